@@ -1,0 +1,40 @@
+/// A known mistake that the simulation can plant, to show that it would be found. No configuration
+/// reaches this; only the simulation sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hole {
+    /// A settle is accepted whatever token it shows.
+    SettleWithoutToken,
+    /// A rescue returns the run whatever lease it is under by now.
+    RescueWithoutCompare,
+    /// Claims begin before the replica's row exists.
+    ClaimBeforeReplica,
+    /// After an outage of the store, old observations still count.
+    NoGraceAfterOutage,
+    /// Silence is measured by comparing another host's stored time with the own wall clock.
+    ForeignClocks,
+    /// The attempt number is the only proof of a lease.
+    AttemptAsToken,
+    /// Work is looked for only when a wake arrives.
+    WakeIsTruth,
+    /// After a stall of its own the detector judges at once.
+    StalledDetector,
+    /// A replica judges others while its own renewal is not acknowledged.
+    UnrenewedJudge,
+    /// A lease that its owner does not perform is never looked for.
+    LeaseNobodyPerforms,
+}
+
+impl Hole {
+    pub const ALL: [Hole; 10] = [
+        Hole::SettleWithoutToken,
+        Hole::RescueWithoutCompare,
+        Hole::ClaimBeforeReplica,
+        Hole::NoGraceAfterOutage,
+        Hole::ForeignClocks,
+        Hole::AttemptAsToken,
+        Hole::WakeIsTruth,
+        Hole::StalledDetector,
+        Hole::UnrenewedJudge,
+        Hole::LeaseNobodyPerforms,
+    ];
+}

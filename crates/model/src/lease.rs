@@ -1,0 +1,41 @@
+use crate::hole::Hole;
+use crate::id::{ReplicaId, RunId, Token};
+use crate::time::StoreTime;
+
+/// An attempt's exclusive right to report on a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub run_id: RunId,
+    /// The fence: it rises with every lease of the run.
+    pub attempt: u32,
+    pub token: Token,
+    pub replica_id: ReplicaId,
+    pub granted_at: StoreTime,
+}
+
+/// What a writer shows to prove its right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub run_id: RunId,
+    pub attempt: u32,
+    pub token: Token,
+    /// The writer is a rescuer acting on what it observed, not the performer.
+    pub rescue: bool,
+}
+
+impl Lease {
+    pub fn shown(&self) -> Shown {
+        Shown { run_id: self.run_id, attempt: self.attempt, token: self.token, rescue: false }
+    }
+
+    /// Whether a write with this proof may act under this lease. The token alone decides: attempt
+    /// numbers repeat when a failover forgets a grant.
+    pub fn admits(&self, shown: &Shown, hole: Option<Hole>) -> bool {
+        match hole {
+            Some(Hole::SettleWithoutToken) if !shown.rescue => true,
+            Some(Hole::RescueWithoutCompare) if shown.rescue => true,
+            Some(Hole::AttemptAsToken) => self.attempt == shown.attempt,
+            _ => self.token == shown.token,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The pure heart of Everbeat: types, policies and decisions.
+//!
+//! Nothing here does I/O, reads a clock or awaits. What should happen is decided from a snapshot;
+//! the engine and the stores carry it out.
+
+pub mod attempt;
+pub mod error;
+pub mod event;
+pub mod hole;
+pub mod id;
+pub mod json;
+pub mod lease;
+pub mod policy;
+pub mod queue;
+pub mod replica;
+pub mod run;
+pub mod settle;
+pub mod time;
+pub mod verdict;
+pub mod watch;
+
+pub use attempt::{Attempt, Outcome};
+pub use error::Invalid;
+pub use event::Event;
+pub use hole::Hole;
+pub use id::{ReplicaId, RunId, Token, VerdictId};
+pub use json::Json;
+pub use lease::Lease;
+pub use policy::{Policy, PolicyPatch};
+pub use replica::Replica;
+pub use run::{NewRun, Run, RunState, Standing};
+pub use settle::{Ending, Next, Settled, Settlement};
+pub use time::{BootInstant, StoreTime};
+pub use verdict::Verdict;

@@ -1,0 +1,167 @@
+use crate::error::Invalid;
+use crate::id::{ReplicaId, RunId};
+use crate::json::Json;
+use crate::lease::Lease;
+use crate::policy::Policy;
+use crate::time::StoreTime;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A durable unit of work, as the store shows it now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub id: RunId,
+    pub spec: Arc<Spec>,
+    pub created_at: StoreTime,
+    pub run_at: Option<StoreTime>,
+    pub state: RunState,
+    /// The last attempt's number, 0 before the first.
+    pub attempt: u32,
+    pub started_at: Option<StoreTime>,
+    pub finished_at: Option<StoreTime>,
+    pub replica_id: Option<ReplicaId>,
+    pub worker_id: Option<String>,
+    /// While it runs: the later of what the lease records and its replica's own beat.
+    pub last_heartbeat_at: Option<StoreTime>,
+    pub cancel_requested_at: Option<StoreTime>,
+    pub result: Option<Json>,
+    pub error: Option<Json>,
+    pub progress: Option<Json>,
+    pub checkpoint: Option<Json>,
+}
+
+/// What a run is, fixed when it is enqueued.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    pub kind: Kind,
+    pub task: String,
+    pub queue: String,
+    /// Higher is claimed first.
+    pub priority: i16,
+    pub input: Json,
+    pub policy: Arc<Policy>,
+    pub unique_key: Option<String>,
+}
+
+/// A run to be enqueued.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    pub id: RunId,
+    pub spec: Arc<Spec>,
+    pub run_at: Option<StoreTime>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Task,
+    Node,
+    Flow,
+    Job,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Task, Kind::Node, Kind::Flow, Kind::Job];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Task => "task",
+            Kind::Node => "node",
+            Kind::Flow => "flow",
+            Kind::Job => "job",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// `scheduled → ready → running → succeeded | failed | cancelled`; a run that is tried again goes
+/// back from running to ready or scheduled, and a finished one that is reopened to ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    Scheduled,
+    Ready,
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl RunState {
+    pub const ALL: [RunState; 6] = [
+        RunState::Scheduled,
+        RunState::Ready,
+        RunState::Running,
+        RunState::Succeeded,
+        RunState::Failed,
+        RunState::Cancelled,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunState::Scheduled => "scheduled",
+            RunState::Ready => "ready",
+            RunState::Running => "running",
+            RunState::Succeeded => "succeeded",
+            RunState::Failed => "failed",
+            RunState::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<RunState> {
+        RunState::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    pub fn finished(self) -> bool {
+        matches!(self, RunState::Succeeded | RunState::Failed | RunState::Cancelled)
+    }
+}
+
+/// What an unfinished run has behind it. It travels with the run from ready to lease and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The last attempt's number; the next lease gets one more.
+    pub attempt: u32,
+    /// Attempts used up of `max_attempts`.
+    pub tries: u32,
+    /// How many of them were lost.
+    pub losses: u32,
+}
+
+/// A run that has just been claimed, with all that performing and settling it needs.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    pub lease: Lease,
+    pub spec: Arc<Spec>,
+    /// Including this attempt's number.
+    pub standing: Standing,
+    pub checkpoint: Option<Json>,
+}
+
+const NAME_LIMIT: usize = 200;
+
+/// Task and queue names: short, visible, without spaces, so that they can stand in logs and paths.
+pub fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
+    let hint = format!("use 1 to {NAME_LIMIT} visible characters without spaces");
+    if name.is_empty() || name.len() > NAME_LIMIT {
+        return Err(Invalid::new(field, format!("{name:?}"), "has a bad length", hint));
+    }
+    if name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(Invalid::new(field, format!("{name:?}"), "has a space or control character", hint));
+    }
+    Ok(())
+}
+
+const KEY_LIMIT: usize = 500;
+
+/// Unique and idempotency keys: any text without control characters, not too long for an index.
+pub fn check_key(field: &str, key: &str) -> Result<(), Invalid> {
+    let hint = format!("use 1 to {KEY_LIMIT} characters without control characters");
+    if key.is_empty() || key.len() > KEY_LIMIT || key.chars().any(char::is_control) {
+        return Err(Invalid::new(field, format!("{key:?}"), "cannot be a key", hint));
+    }
+    Ok(())
+}

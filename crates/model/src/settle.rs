@@ -1,0 +1,190 @@
+//! The only way an attempt ends, decided here for every path: performer, owner, sweep, drain.
+//!
+//! | outcome                    | cancel asked | tries left | next                                    |
+//! |----------------------------|--------------|------------|-----------------------------------------|
+//! | succeeded                  | any          | any        | succeeded                               |
+//! | cancelled                  | any          | any        | cancelled                               |
+//! | any other                  | yes          | any        | cancelled                               |
+//! | released                   | no           | any        | ready, at no cost                       |
+//! | lost, `on_lost = fail`     | no           | any        | failed                                  |
+//! | lost                       | no           | yes        | first loss: ready; later: after backoff |
+//! | failed, timed out, stalled | no           | yes        | after backoff                           |
+//! | failed, for good           | no           | any        | failed                                  |
+//! | any other                  | no           | no         | failed                                  |
+
+use crate::attempt::Outcome;
+use crate::json::Json;
+use crate::lease::Shown;
+use crate::policy::{OnLost, Policy};
+use crate::run::{RunState, Spec, Standing};
+use crate::time::{StoreTime, format_duration};
+use crate::verdict::Verdict;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How an attempt ended, before anything is decided from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    pub outcome: Outcome,
+    pub result: Option<Json>,
+    pub error: Option<Json>,
+    /// The failure will not go away by trying again.
+    pub permanent: bool,
+}
+
+impl Ending {
+    pub fn succeeded(result: Json) -> Ending {
+        Ending { outcome: Outcome::Succeeded, result: Some(result), error: None, permanent: false }
+    }
+
+    pub fn failed(message: &str, permanent: bool) -> Ending {
+        Ending { permanent, ..Ending::because(Outcome::Failed, "failed", message) }
+    }
+
+    /// An ending other than success, with a stable reason and a message for people.
+    pub fn because(outcome: Outcome, reason: &str, message: &str) -> Ending {
+        let error = Json::of(&serde_json::json!({ "reason": reason, "message": message }));
+        Ending { outcome, result: None, error: Some(error), permanent: false }
+    }
+}
+
+/// Where the run goes from here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    Finish(RunState),
+    Ready,
+    After(Duration),
+}
+
+impl Next {
+    /// What happens next, in words.
+    pub fn describe(&self, standing: &Standing) -> String {
+        let attempt = standing.attempt + 1;
+        match self {
+            Next::Finish(state) => format!("run {}", state.as_str()),
+            Next::Ready => format!("ready again at once, for attempt {attempt}"),
+            Next::After(delay) => {
+                let delay = Duration::from_millis(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+                format!("attempt {attempt} follows in {}", format_duration(delay))
+            }
+        }
+    }
+}
+
+/// Decides what follows an ending. `standing` is that of the attempt which ended; `chance` is a
+/// random number in `0..1` for the jitter of a delay.
+pub fn decide(
+    ending: &Ending,
+    policy: &Policy,
+    standing: Standing,
+    cancel_asked: bool,
+    chance: f64,
+) -> (Next, Standing) {
+    let outcome = ending.outcome;
+    let mut after = standing;
+    after.tries += u32::from(outcome.counts());
+    after.losses += u32::from(outcome == Outcome::Lost);
+    let tries_left = after.tries < policy.max_attempts;
+    let next = match outcome {
+        Outcome::Succeeded => Next::Finish(RunState::Succeeded),
+        Outcome::Cancelled => Next::Finish(RunState::Cancelled),
+        _ if cancel_asked => Next::Finish(RunState::Cancelled),
+        Outcome::Released => Next::Ready,
+        Outcome::Lost if policy.on_lost == OnLost::Fail => Next::Finish(RunState::Failed),
+        _ if !tries_left || ending.permanent => Next::Finish(RunState::Failed),
+        Outcome::Lost if after.losses == 1 => Next::Ready,
+        Outcome::Lost => Next::After(policy.backoff.delay(after.losses - 1, chance)),
+        Outcome::Failed | Outcome::TimedOut | Outcome::Stalled => {
+            Next::After(policy.backoff.delay(after.tries - after.losses, chance))
+        }
+    };
+    (next, after)
+}
+
+/// A decided ending, ready to be written under the lease it shows.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    pub shown: Shown,
+    pub spec: Arc<Spec>,
+    pub ending: Ending,
+    pub next: Next,
+    pub standing: Standing,
+    /// Kept by the owner in memory while the attempt ran; the store's own record otherwise.
+    pub last_heartbeat_at: Option<StoreTime>,
+    pub verdict: Option<Verdict>,
+}
+
+impl Settlement {
+    /// A run that somebody asked to cancel in the meantime must not be tried again: such a write is
+    /// refused and decided anew.
+    pub fn unless_cancelled(&self) -> bool {
+        !matches!(self.next, Next::Finish(_))
+    }
+}
+
+/// What became of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    Done,
+    /// The lease is no longer the one shown; nothing was changed.
+    Fenced,
+    /// A cancel arrived first; nothing was changed. Decide again with it.
+    CancelAsked,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyPatch;
+    use serde_json::json;
+
+    fn check(outcome: Outcome, cancel: bool, tries: u32, losses: u32, expected: Next) {
+        let policy = Policy::BASELINE;
+        let ending = Ending { outcome, result: None, error: None, permanent: false };
+        let standing = Standing { attempt: tries + 1, tries, losses };
+        let (next, after) = decide(&ending, &policy, standing, cancel, 0.0);
+        assert_eq!(next, expected, "{outcome:?} cancel={cancel} tries={tries} losses={losses}");
+        assert_eq!(after.attempt, standing.attempt);
+        assert_eq!(after.tries, tries + u32::from(outcome.counts()));
+    }
+
+    #[test]
+    fn the_table_above_holds() {
+        use Outcome::*;
+        let failed = Next::Finish(RunState::Failed);
+        let cancelled = Next::Finish(RunState::Cancelled);
+        let second = Duration::from_secs(1);
+        check(Succeeded, false, 0, 0, Next::Finish(RunState::Succeeded));
+        check(Succeeded, true, 2, 0, Next::Finish(RunState::Succeeded));
+        check(Cancelled, false, 0, 0, cancelled);
+        for outcome in [Failed, Lost, TimedOut, Stalled, Released] {
+            check(outcome, true, 0, 0, cancelled);
+        }
+        check(Released, false, 2, 0, Next::Ready);
+        check(Lost, false, 0, 0, Next::Ready);
+        check(Lost, false, 1, 1, Next::After(second));
+        check(Lost, false, 1, 0, Next::Ready);
+        check(Lost, false, 2, 2, failed);
+        for outcome in [Failed, TimedOut, Stalled] {
+            check(outcome, false, 0, 0, Next::After(second));
+            check(outcome, false, 1, 0, Next::After(second * 2));
+            check(outcome, false, 2, 0, failed);
+        }
+    }
+
+    #[test]
+    fn a_policy_may_refuse_to_retry_what_was_lost() {
+        let policy =
+            PolicyPatch::parse(&json!({"on_lost": "fail"})).and_then(|p| p.over(&Policy::BASELINE)).expect("valid");
+        let ending = Ending::because(Outcome::Lost, "replica_silent", "gone");
+        let (next, _) = decide(&ending, &policy, Standing { attempt: 1, ..Standing::default() }, false, 0.5);
+        assert_eq!(next, Next::Finish(RunState::Failed));
+    }
+
+    #[test]
+    fn a_permanent_failure_is_not_tried_again() {
+        let ending = Ending::failed("no such table", true);
+        let (next, _) = decide(&ending, &Policy::BASELINE, Standing { attempt: 1, ..Standing::default() }, false, 0.5);
+        assert_eq!(next, Next::Finish(RunState::Failed));
+    }
+}

@@ -1,0 +1,280 @@
+//! The failure detector: which replicas have been silent for their whole timeout, as watched by this
+//! observer on its own boot clock.
+//!
+//! No evidence is not death. Silence counts only while this observer itself was reading and renewing;
+//! after any gap of its own longer than half a timeout it starts afresh. When many would die at once
+//! it suspects itself first, and gives them one more full timeout.
+
+use crate::hole::Hole;
+use crate::id::ReplicaId;
+use crate::replica::Replica;
+use crate::time::{BootInstant, StoreTime};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One reading of all replicas' rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    pub sent: BootInstant,
+    pub received: BootInstant,
+    /// When the observer's own last acknowledged renewal was sent.
+    pub renewed: BootInstant,
+    /// The observer's wall clock. Read by a planted hole only.
+    pub wall: StoreTime,
+    pub me: ReplicaId,
+    pub replicas: &'a [Replica],
+}
+
+/// A replica that has been silent for its whole timeout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    pub id: ReplicaId,
+    /// The beat that did not change; the judgement is a compare-and-set on it.
+    pub beat: u64,
+    pub silent_for: Duration,
+    pub timeout: Duration,
+    pub last_heartbeat_at: StoreTime,
+    /// Silence was watched for two timeouts, since many fell silent at once.
+    pub doubted: bool,
+}
+
+/// How a replica looks from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appearance {
+    Alive,
+    /// Silent for two of its intervals or more, not yet judged.
+    Suspect,
+    /// Not watched long enough to say.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    beat: u64,
+    since: BootInstant,
+    seen: BootInstant,
+    changed: bool,
+    doubted: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Watch {
+    sightings: BTreeMap<ReplicaId, Sighting>,
+    last_received: Option<BootInstant>,
+    /// A reading or a renewal failed since the last reading.
+    outage: bool,
+    hole: Option<Hole>,
+}
+
+/// More than this share of the watched, and at least this many, falling silent at once is doubted.
+const MASS_SHARE_PERCENT: usize = 30;
+const MASS_LEAST: usize = 3;
+
+impl Watch {
+    pub fn new(hole: Option<Hole>) -> Watch {
+        Watch { hole, ..Watch::default() }
+    }
+
+    /// Takes in a reading and answers who has been silent for long enough to be judged.
+    pub fn look(&mut self, look: &Look<'_>) -> Vec<Silent> {
+        let others: Vec<&Replica> =
+            look.replicas.iter().filter(|row| row.id != look.me && row.state.holds_leases()).collect();
+        self.sightings.retain(|id, _| others.iter().any(|row| row.id == *id));
+        let gap = self.last_received.map(|last| look.received.since(last));
+        let outage = std::mem::take(&mut self.outage);
+        self.last_received = Some(look.received);
+        let mut silent = Vec::new();
+        for row in &others {
+            if self.hole == Some(Hole::ForeignClocks) {
+                if look.wall.since(row.last_heartbeat_at) > row.heartbeat_timeout {
+                    silent.push(self.silent(row, row.heartbeat_timeout));
+                }
+                continue;
+            }
+            let afresh = self.starts_afresh(row, look, gap, outage);
+            let sighting = self.sightings.entry(row.id).or_insert(Sighting {
+                beat: row.beat,
+                since: look.received,
+                seen: look.received,
+                changed: false,
+                doubted: false,
+            });
+            sighting.seen = look.received;
+            if sighting.beat != row.beat {
+                *sighting =
+                    Sighting { beat: row.beat, since: look.received, changed: true, doubted: false, ..*sighting };
+            } else if afresh {
+                sighting.since = look.received;
+            }
+            let silent_for = look.sent.since(sighting.since);
+            if silent_for >= row.heartbeat_timeout {
+                silent.push(self.silent(row, silent_for));
+            }
+        }
+        self.doubt_masses(silent, others.len(), look.received)
+    }
+
+    /// A reading or a renewal failed: the store, or the way to it, is out.
+    pub fn failed(&mut self) {
+        self.outage = true;
+    }
+
+    /// How a replica looks at `now`.
+    pub fn appearance(&self, replica: &Replica, now: BootInstant) -> Appearance {
+        match self.sightings.get(&replica.id) {
+            Some(sighting)
+                if now.since(sighting.since) >= replica.heartbeat_interval * 2 + replica.heartbeat_interval / 2 =>
+            {
+                Appearance::Suspect
+            }
+            Some(sighting) if sighting.changed => Appearance::Alive,
+            _ => Appearance::Unknown,
+        }
+    }
+
+    /// Whether this observer was itself away (stalled, cut off, or not renewed) for so long that what
+    /// it saw before must not count.
+    fn starts_afresh(&self, row: &Replica, look: &Look<'_>, gap: Option<Duration>, outage: bool) -> bool {
+        let half = row.heartbeat_timeout / 2;
+        let stalled = gap.is_none_or(|gap| gap > half);
+        let unrenewed = look.received.since(look.renewed) > half;
+        match self.hole {
+            Some(Hole::StalledDetector) if !outage => false,
+            Some(Hole::NoGraceAfterOutage) if outage => false,
+            Some(Hole::UnrenewedJudge) => stalled,
+            _ => stalled || unrenewed,
+        }
+    }
+
+    fn silent(&self, row: &Replica, silent_for: Duration) -> Silent {
+        Silent {
+            id: row.id,
+            beat: row.beat,
+            silent_for,
+            timeout: row.heartbeat_timeout,
+            last_heartbeat_at: row.last_heartbeat_at,
+            doubted: self.sightings.get(&row.id).is_some_and(|sighting| sighting.doubted),
+        }
+    }
+
+    fn doubt_masses(&mut self, silent: Vec<Silent>, watched: usize, now: BootInstant) -> Vec<Silent> {
+        let many = silent.len() >= MASS_LEAST && silent.len() * 100 > watched * MASS_SHARE_PERCENT;
+        if !many || self.hole == Some(Hole::ForeignClocks) {
+            return silent;
+        }
+        let (doubted, fresh): (Vec<Silent>, Vec<Silent>) = silent.into_iter().partition(|silent| silent.doubted);
+        for silent in fresh {
+            if let Some(sighting) = self.sightings.get_mut(&silent.id) {
+                *sighting = Sighting { since: now, doubted: true, ..*sighting };
+            }
+        }
+        doubted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::ReplicaState;
+    use uuid::Uuid;
+
+    const TIMEOUT: Duration = Duration::from_millis(1000);
+
+    fn replica(id: u128, beat: u64) -> Replica {
+        Replica {
+            id: ReplicaId(Uuid::from_u128(id)),
+            host: "h".into(),
+            version: "0".into(),
+            state: ReplicaState::Active,
+            beat,
+            started_at: StoreTime(0),
+            last_heartbeat_at: StoreTime(0),
+            heartbeat_interval: TIMEOUT / 5,
+            heartbeat_timeout: TIMEOUT,
+            clock_skew_ms: 0,
+            running: 0,
+        }
+    }
+
+    fn at(millis: u64) -> BootInstant {
+        BootInstant(Duration::from_millis(millis))
+    }
+
+    /// Looks at `now`, renewed just then.
+    fn look(watch: &mut Watch, now: u64, replicas: &[Replica]) -> Vec<u128> {
+        look_renewed(watch, now, now, replicas)
+    }
+
+    fn look_renewed(watch: &mut Watch, now: u64, renewed: u64, replicas: &[Replica]) -> Vec<u128> {
+        let look = Look {
+            sent: at(now),
+            received: at(now),
+            renewed: at(renewed),
+            wall: StoreTime(0),
+            me: ReplicaId(Uuid::from_u128(99)),
+            replicas,
+        };
+        watch.look(&look).into_iter().map(|silent| silent.id.0.as_u128()).collect()
+    }
+
+    #[test]
+    fn silence_watched_for_the_whole_timeout_is_reported_and_not_before() {
+        let mut watch = Watch::default();
+        for now in (0..1000).step_by(200) {
+            assert!(look(&mut watch, now, &[replica(1, 7)]).is_empty(), "{now}");
+        }
+        assert_eq!(look(&mut watch, 1000, &[replica(1, 7)]), [1]);
+        assert!(look(&mut watch, 1200, &[replica(1, 8)]).is_empty());
+    }
+
+    #[test]
+    fn a_gap_of_its_own_starts_every_observation_afresh() {
+        let mut watch = Watch::default();
+        look(&mut watch, 0, &[replica(1, 7)]);
+        look(&mut watch, 400, &[replica(1, 7)]);
+        assert!(look(&mut watch, 1000, &[replica(1, 7)]).is_empty());
+        for now in (1200..2000).step_by(200) {
+            assert!(look(&mut watch, now, &[replica(1, 7)]).is_empty(), "{now}");
+        }
+        assert_eq!(look(&mut watch, 2000, &[replica(1, 7)]), [1]);
+    }
+
+    #[test]
+    fn an_unrenewed_observer_judges_nobody() {
+        let mut watch = Watch::default();
+        for now in (0..=4000).step_by(200) {
+            assert!(look_renewed(&mut watch, now, 0, &[replica(1, 7)]).is_empty() || now <= 500, "{now}");
+        }
+    }
+
+    #[test]
+    fn many_at_once_get_one_more_timeout_and_few_do_not() {
+        let rows = |beat| (1..=4).map(|id| replica(id, beat)).collect::<Vec<_>>();
+        let mut watch = Watch::default();
+        for now in (0..=1800).step_by(200) {
+            assert!(look(&mut watch, now, &rows(7)).is_empty(), "{now}");
+        }
+        assert_eq!(look(&mut watch, 2000, &rows(7)), [1, 2, 3, 4]);
+
+        let mut watch = Watch::default();
+        let mut reported = Vec::new();
+        for now in (0..=1000).step_by(200) {
+            let mut mixed = rows(now);
+            mixed[0].beat = 1;
+            mixed[1].beat = 1;
+            reported = look(&mut watch, now, &mixed);
+        }
+        assert_eq!(reported, [1, 2]);
+    }
+
+    #[test]
+    fn a_replica_is_suspect_after_two_missed_beats() {
+        let mut watch = Watch::default();
+        look(&mut watch, 0, &[replica(1, 7)]);
+        assert_eq!(watch.appearance(&replica(1, 7), at(0)), Appearance::Unknown);
+        look(&mut watch, 200, &[replica(1, 8)]);
+        assert_eq!(watch.appearance(&replica(1, 8), at(500)), Appearance::Alive);
+        assert_eq!(watch.appearance(&replica(1, 8), at(700)), Appearance::Suspect);
+        assert_eq!(watch.appearance(&replica(2, 1), at(700)), Appearance::Unknown);
+    }
+}

@@ -1,0 +1,24 @@
+use crate::Result;
+use async_trait::async_trait;
+use everbeat_model::Event;
+
+/// The bounded log of what happened. One write appends one batch, whatever its size.
+#[async_trait]
+pub trait Events {
+    /// Events after an id, oldest first, in whole batches: at least one batch if there is one, and no
+    /// further batch once `limit` is reached. Never skips one that is still being written.
+    async fn events(&self, after: u64, limit: usize) -> Result<EventPage>;
+
+    /// The id of the newest event, 0 if there is none.
+    async fn last_event(&self) -> Result<u64>;
+
+    /// Keeps the newest `keep` batches; answers how many it dropped.
+    async fn trim_events(&self, keep: u64) -> Result<usize>;
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventPage {
+    pub events: Vec<Event>,
+    /// Events between `after` and the first of these were dropped by the log's bound.
+    pub gap: bool,
+}

@@ -1,0 +1,57 @@
+//! The storage contract: a few small traits by noun, the in-memory store that specifies them, and the
+//! conformance suite that every store must pass.
+//!
+//! No transaction handle leaves a store. Every call is atomic by itself: it happened wholly or not at
+//! all. An `Unavailable` answer says nothing about which of the two; callers look, they do not guess.
+
+pub mod conformance;
+pub mod memory;
+
+mod audit;
+mod error;
+mod events;
+mod queues;
+mod replicas;
+mod runs;
+mod tasks;
+mod verdicts;
+mod wakes;
+
+pub use audit::{Audit, Audits, Violation};
+pub use error::{Class, Error};
+pub use events::{EventPage, Events};
+pub use memory::Memory;
+pub use queues::Queues;
+pub use replicas::{Joined, Renewal, Replicas, Sweeps};
+pub use runs::{
+    Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, Promoted, Reopened, RunFilter, Runs, Sign, Signed, Which,
+};
+pub use tasks::Tasks;
+pub use verdicts::{VerdictFilter, Verdicts};
+pub use wakes::{WakeSignal, Wakes};
+
+use everbeat_model::StoreTime;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that a store does.
+pub trait Store:
+    Runs + Replicas + Sweeps + Queues + Tasks + Verdicts + Events + Audits + Wakes + Send + Sync + 'static
+{
+}
+
+impl<T> Store for T where
+    T: Runs + Replicas + Sweeps + Queues + Tasks + Verdicts + Events + Audits + Wakes + Send + Sync + 'static
+{
+}
+
+/// The wall clock of stores that have none of their own (memory, SQLite).
+pub trait Clock: Send + Sync + 'static {
+    fn now(&self) -> StoreTime;
+}
+
+impl<F: Fn() -> StoreTime + Send + Sync + 'static> Clock for F {
+    fn now(&self) -> StoreTime {
+        self()
+    }
+}

@@ -1,0 +1,377 @@
+use super::Memory;
+use super::state::{DoneRow, LeaseRow, RunRow, State};
+use crate::{
+    Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+};
+use async_trait::async_trait;
+use everbeat_model::event::line;
+use everbeat_model::lease::Shown;
+use everbeat_model::replica::may_claim;
+use everbeat_model::run::Claimed;
+use everbeat_model::{
+    Attempt, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime, Token,
+};
+use std::time::Duration;
+
+#[async_trait]
+impl Runs for Memory {
+    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+        let now = self.now();
+        let mut state = self.lock();
+        if let Some(idempotency) = &request.idempotency
+            && let Some((fingerprint, ids, _)) = state.idempotency.get(&idempotency.key)
+        {
+            if *fingerprint != idempotency.fingerprint {
+                return Err(Error::KeyReused { key: idempotency.key.clone() });
+            }
+            return Ok(ids.iter().map(|id| Enqueued::Exists(*id)).collect());
+        }
+        let mut answers = Vec::with_capacity(request.runs.len());
+        let mut lines = Vec::new();
+        for run in request.runs {
+            if let Some(key) = &run.spec.unique_key {
+                if let Some(existing) = state.unique.get(key) {
+                    answers.push(Enqueued::Exists(*existing));
+                    continue;
+                }
+                state.unique.insert(key.clone(), run.id);
+            }
+            match run.run_at {
+                Some(at) if at > now => _ = state.scheduled.insert((at, run.id), Standing::default()),
+                _ => state.put_ready(run.id, &run.spec, Standing::default()),
+            }
+            lines.push(line("run.created", &run.id.to_string(), None, None));
+            answers.push(Enqueued::Created(run.id));
+            state.runs.insert(run.id, RunRow { spec: run.spec, created_at: now, run_at: run.run_at });
+        }
+        if let Some(idempotency) = request.idempotency {
+            let ids = answers.iter().map(|answer| answer.id()).collect();
+            state.idempotency.insert(idempotency.key, (idempotency.fingerprint, ids, now));
+        }
+        state.append(now, &lines);
+        state.version += 1;
+        Ok(answers)
+    }
+
+    async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
+        let now = self.now();
+        let mut state = self.lock();
+        let row = state.replicas.get(&request.replica).map(|replica| replica.state);
+        if !may_claim(row, self.hole) {
+            return Ok(Vec::new());
+        }
+        let mut candidates: Vec<(i32, RunId, String, String)> = state
+            .ready
+            .keys()
+            .filter(|(queue, ..)| !state.paused.get(queue).copied().unwrap_or(false))
+            .map(|(queue, task, rank, id)| (*rank, *id, queue.clone(), task.clone()))
+            .collect();
+        candidates.sort();
+        let (mut tasks, mut queues) = (request.tasks, request.queues);
+        let mut claimed = Vec::new();
+        for (rank, id, queue, task) in candidates {
+            if claimed.len() == request.limit {
+                break;
+            }
+            let Some(task_free) = tasks.get_mut(&task).filter(|free| **free > 0) else { continue };
+            match queues.get_mut(&queue) {
+                Some(0) => continue,
+                Some(queue_free) => *queue_free -= 1,
+                None => {}
+            }
+            *task_free -= 1;
+            let Some(standing) = state.ready.remove(&(queue, task, rank, id)) else { continue };
+            let standing = Standing { attempt: standing.attempt + 1, ..standing };
+            let lease = Lease {
+                run_id: id,
+                attempt: standing.attempt,
+                token: self.token(),
+                replica_id: request.replica,
+                granted_at: now,
+            };
+            let row = LeaseRow { lease: lease.clone(), standing, last_heartbeat_at: now, cancel_requested_at: None };
+            state.leases.insert(id, row);
+            let checkpoint = state.signs.get(&id).and_then(|(_, checkpoint)| checkpoint.clone());
+            claimed.push(Claimed { lease, spec: state.runs[&id].spec.clone(), standing, checkpoint });
+        }
+        state.version += u64::from(!claimed.is_empty());
+        Ok(claimed)
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
+        let now = self.now();
+        let mut state = self.lock();
+        let mut lines = Vec::new();
+        let answers = settlements
+            .into_iter()
+            .map(|settlement| settle_one(&mut state, self.hole, now, settlement, &mut lines))
+            .collect();
+        state.append(now, &lines);
+        state.version += 1;
+        Ok(answers)
+    }
+
+    async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
+        let state = self.lock();
+        let by = |id: &RunId, token: &Token| {
+            let ended = state.done.get(id).and_then(|done| done.attempt.as_ref()).is_some_and(|(_, by)| by == token);
+            ended || state.attempts.range((*id, 0)..=(*id, u32::MAX)).any(|(_, (_, by))| by == token)
+        };
+        Ok(leases.iter().map(|(id, token)| by(id, token)).collect())
+    }
+
+    async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
+        let now = self.now();
+        let mut state = self.lock();
+        let mut answers = Vec::with_capacity(signs.len());
+        for sign in signs {
+            let Some(held) =
+                state.leases.get_mut(&sign.shown.run_id).filter(|held| held.lease.admits(&sign.shown, self.hole))
+            else {
+                answers.push(Signed::Fenced);
+                continue;
+            };
+            held.last_heartbeat_at = now;
+            answers.push(Signed::Accepted { cancel_asked: held.cancel_requested_at.is_some() });
+            if sign.progress.is_some() || sign.checkpoint.is_some() {
+                let (progress, checkpoint) = state.signs.entry(sign.shown.run_id).or_default();
+                *progress = sign.progress.or(progress.take());
+                *checkpoint = sign.checkpoint.or(checkpoint.take());
+            }
+        }
+        state.version += 1;
+        Ok(answers)
+    }
+
+    async fn cancel(&self, run: RunId) -> Result<Cancelled> {
+        let now = self.now();
+        let mut state = self.lock();
+        state.version += 1;
+        let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Ok(Cancelled::NotFound) };
+        if state.done.contains_key(&run) {
+            return Ok(Cancelled::AlreadyFinished);
+        }
+        if let Some(held) = state.leases.get_mut(&run) {
+            held.cancel_requested_at.get_or_insert(now);
+            return Ok(Cancelled::Asked);
+        }
+        let standing = match state.scheduled_at(run) {
+            Some((at, standing)) => {
+                state.scheduled.remove(&(at, run));
+                standing
+            }
+            None => state.take_ready(run, &spec).unwrap_or_default(),
+        };
+        let done = DoneRow {
+            state: RunState::Cancelled,
+            finished_at: now,
+            standing,
+            result: None,
+            error: None,
+            attempt: None,
+        };
+        finish(&mut state, run, done);
+        state.append(now, &[line("run.cancelled", &run.to_string(), None, None)]);
+        Ok(Cancelled::Ended)
+    }
+
+    async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>> {
+        let state = self.lock();
+        let asked =
+            state.leases.values().filter(|held| held.lease.replica_id == replica && held.cancel_requested_at.is_some());
+        Ok(asked.map(|held| held.lease.shown()).collect())
+    }
+
+    async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
+        let now = self.now();
+        let mut state = self.lock();
+        let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Ok(Reopened::NotFound) };
+        if state.done.get(&run).is_none_or(|done| done.standing.attempt != attempt) {
+            return Ok(Reopened::NotFinished);
+        }
+        if let Some(key) = &spec.unique_key {
+            if let Some(holder) = state.unique.get(key) {
+                return Ok(Reopened::KeyTaken(*holder));
+            }
+            state.unique.insert(key.clone(), run);
+        }
+        if let Some(done) = state.done.remove(&run)
+            && let Some((ended, token)) = done.attempt
+        {
+            state.attempts.insert((run, ended.attempt), (ended, token));
+        }
+        state.put_ready(run, &spec, Standing { attempt, ..Standing::default() });
+        state.append(now, &[line("run.reopened", &run.to_string(), None, None)]);
+        state.version += 1;
+        Ok(Reopened::Ready)
+    }
+
+    async fn promote(&self, limit: usize) -> Result<Promoted> {
+        let now = self.now();
+        let mut state = self.lock();
+        let due: Vec<(StoreTime, RunId)> =
+            state.scheduled.keys().take_while(|(at, _)| *at <= now).take(limit).copied().collect();
+        for key in &due {
+            if let Some(standing) = state.scheduled.remove(key) {
+                let spec = state.runs[&key.1].spec.clone();
+                state.put_ready(key.1, &spec, standing);
+            }
+        }
+        state.version += u64::from(!due.is_empty());
+        let next_in = state.scheduled.keys().next().map(|(at, _)| at.since(now));
+        Ok(Promoted { moved: due.len(), next_in })
+    }
+
+    async fn lease_index(&self, replica: ReplicaId, after: Option<RunId>, limit: usize) -> Result<Vec<Shown>> {
+        let state = self.lock();
+        let mine = state.leases.values().filter(|held| held.lease.replica_id == replica);
+        let after = mine.filter(|held| after.is_none_or(|after| held.lease.run_id > after));
+        Ok(after.take(limit).map(|held| held.lease.shown()).collect())
+    }
+
+    async fn held(&self, which: Which) -> Result<Vec<Held>> {
+        let state = self.lock();
+        let owner = |held: &LeaseRow| state.replicas.get(&held.lease.replica_id);
+        let full = |held: &LeaseRow| Held {
+            lease: held.lease.clone(),
+            spec: state.runs[&held.lease.run_id].spec.clone(),
+            standing: held.standing,
+            cancel_asked: held.cancel_requested_at.is_some(),
+            last_heartbeat_at: held.last_heartbeat_at,
+            owner: owner(held).cloned(),
+        };
+        Ok(match which {
+            Which::Orphaned(limit) => state
+                .leases
+                .values()
+                .filter(|held| owner(held).is_none_or(|replica| !replica.state.holds_leases()))
+                .take(limit)
+                .map(full)
+                .collect(),
+            Which::Of(runs) => runs.iter().filter_map(|run| state.leases.get(run)).map(full).collect(),
+        })
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>> {
+        Ok(self.lock().run(id))
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+        let state = self.lock();
+        let older = state.runs.iter().rev().filter(|(id, _)| filter.before.is_none_or(|before| **id < before));
+        let matching = older.filter(|(_, row)| {
+            filter.task.as_ref().is_none_or(|task| row.spec.task == *task)
+                && filter.queue.as_ref().is_none_or(|queue| row.spec.queue == *queue)
+                && filter.kind.is_none_or(|kind| row.spec.kind == kind)
+        });
+        let runs = matching.filter_map(|(id, _)| state.run(*id));
+        Ok(runs.filter(|run| filter.state.is_none_or(|state| run.state == state)).take(filter.limit).collect())
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let state = self.lock();
+        let mut attempts: Vec<Attempt> =
+            state.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, (attempt, _))| attempt.clone()).collect();
+        attempts
+            .extend(state.done.get(&run).and_then(|done| done.attempt.as_ref()).map(|(attempt, _)| attempt.clone()));
+        attempts.extend(state.leases.get(&run).map(|held| Attempt {
+            attempt: held.lease.attempt,
+            outcome: None,
+            replica_id: held.lease.replica_id,
+            worker_id: None,
+            started_at: held.lease.granted_at,
+            ended_at: None,
+            last_heartbeat_at: Some(held.last_heartbeat_at),
+            error: None,
+            verdict_id: None,
+        }));
+        Ok(attempts)
+    }
+
+    async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
+        let now = self.now();
+        let mut state = self.lock();
+        let old = state.done.iter().filter(|(_, done)| now.since(done.finished_at) > keep).map(|(id, _)| *id);
+        let old: Vec<RunId> = old.take(limit).collect();
+        for id in &old {
+            state.done.remove(id);
+            state.runs.remove(id);
+            state.signs.remove(id);
+            state.attempts.retain(|(run, _), _| run != id);
+        }
+        let day = Duration::from_secs(86_400);
+        state.idempotency.retain(|_, (_, _, at)| now.since(*at) <= day);
+        state.version += 1;
+        Ok(old.len())
+    }
+}
+
+fn settle_one(
+    state: &mut State,
+    hole: Option<everbeat_model::Hole>,
+    now: StoreTime,
+    settlement: Settlement,
+    lines: &mut Vec<String>,
+) -> Settled {
+    let id = settlement.shown.run_id;
+    let Some(held) = state.leases.get(&id).filter(|held| held.lease.admits(&settlement.shown, hole)) else {
+        return Settled::Fenced;
+    };
+    if settlement.unless_cancelled() && held.cancel_requested_at.is_some() {
+        return Settled::CancelAsked;
+    }
+    let held = held.clone();
+    state.leases.remove(&id);
+    let ended = Attempt {
+        attempt: held.lease.attempt,
+        outcome: Some(settlement.ending.outcome),
+        replica_id: held.lease.replica_id,
+        worker_id: None,
+        started_at: held.lease.granted_at,
+        ended_at: Some(now),
+        last_heartbeat_at: Some(settlement.last_heartbeat_at.unwrap_or(held.last_heartbeat_at)),
+        error: settlement.ending.error.clone(),
+        verdict_id: settlement.verdict.as_ref().map(|verdict| verdict.id),
+    };
+    if let Some(mut verdict) = settlement.verdict {
+        verdict.at = now;
+        state.verdicts.insert(verdict.id, verdict);
+    }
+    let attempt = Some(held.lease.attempt);
+    let subject = id.to_string();
+    match settlement.next {
+        Next::Finish(to) => {
+            lines.push(line(&format!("run.{}", to.as_str()), &subject, attempt, None));
+            let error = (to != RunState::Succeeded).then_some(settlement.ending.error).flatten();
+            let done = DoneRow {
+                state: to,
+                finished_at: now,
+                standing: settlement.standing,
+                result: settlement.ending.result,
+                error,
+                attempt: Some((ended, settlement.shown.token)),
+            };
+            finish(state, id, done);
+        }
+        Next::Ready | Next::After(_) => {
+            lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
+            state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
+            match settlement.next {
+                Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), settlement.standing),
+                _ => state.put_ready(id, &settlement.spec, settlement.standing),
+            }
+        }
+    }
+    Settled::Done
+}
+
+fn outcome_of(attempt: &Attempt) -> &'static str {
+    attempt.outcome.unwrap_or(Outcome::Lost).as_str()
+}
+
+fn finish(state: &mut State, id: RunId, done: DoneRow) {
+    if let Some(key) = state.runs.get(&id).and_then(|row| row.spec.unique_key.clone()) {
+        state.unique.remove(&key);
+    }
+    state.done.insert(id, done);
+}

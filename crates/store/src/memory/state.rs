@@ -1,0 +1,147 @@
+use everbeat_model::run::Spec;
+use everbeat_model::{
+    Attempt, Event, Json, Lease, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token, Verdict,
+    VerdictId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Everything that is stored. A run is in exactly one of `ready`, `scheduled`, `leases` and `done`;
+/// which one is its state.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub runs: BTreeMap<RunId, RunRow>,
+    /// By queue, task, rank (the lower the earlier) and age.
+    pub ready: BTreeMap<(String, String, i32, RunId), Standing>,
+    pub scheduled: BTreeMap<(StoreTime, RunId), Standing>,
+    pub leases: BTreeMap<RunId, LeaseRow>,
+    pub done: BTreeMap<RunId, DoneRow>,
+    /// Ended attempts, but for the last one of a finished run, which is in `done`.
+    pub attempts: BTreeMap<(RunId, u32), (Attempt, Token)>,
+    pub signs: BTreeMap<RunId, (Option<Json>, Option<Json>)>,
+    pub unique: BTreeMap<String, RunId>,
+    pub idempotency: BTreeMap<String, (String, Vec<RunId>, StoreTime)>,
+    pub replicas: BTreeMap<ReplicaId, Replica>,
+    pub verdicts: BTreeMap<VerdictId, Verdict>,
+    pub events: BTreeMap<u64, (StoreTime, String)>,
+    pub last_batch: u64,
+    pub paused: BTreeMap<String, bool>,
+    pub tasks: BTreeSet<String>,
+    pub sweeps: BTreeMap<String, StoreTime>,
+    /// Rises with every change.
+    pub version: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub spec: Arc<Spec>,
+    pub created_at: StoreTime,
+    pub run_at: Option<StoreTime>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LeaseRow {
+    pub lease: Lease,
+    pub standing: Standing,
+    pub last_heartbeat_at: StoreTime,
+    pub cancel_requested_at: Option<StoreTime>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DoneRow {
+    pub state: RunState,
+    pub finished_at: StoreTime,
+    pub standing: Standing,
+    pub result: Option<Json>,
+    pub error: Option<Json>,
+    /// The attempt that ended it and its token; none for a run cancelled before it ran.
+    pub attempt: Option<(Attempt, Token)>,
+}
+
+impl State {
+    pub(super) fn rank(spec: &Spec) -> i32 {
+        -i32::from(spec.priority)
+    }
+
+    pub(super) fn put_ready(&mut self, id: RunId, spec: &Spec, standing: Standing) {
+        self.ready.insert((spec.queue.clone(), spec.task.clone(), State::rank(spec), id), standing);
+    }
+
+    pub(super) fn take_ready(&mut self, id: RunId, spec: &Spec) -> Option<Standing> {
+        self.ready.remove(&(spec.queue.clone(), spec.task.clone(), State::rank(spec), id))
+    }
+
+    pub(super) fn scheduled_at(&self, id: RunId) -> Option<(StoreTime, Standing)> {
+        self.scheduled.iter().find(|((_, run), _)| *run == id).map(|((at, _), standing)| (*at, *standing))
+    }
+
+    pub(super) fn append(&mut self, now: StoreTime, lines: &[String]) {
+        if !lines.is_empty() {
+            self.last_batch += 1;
+            self.events.insert(self.last_batch, (now, lines.join("\n")));
+        }
+    }
+
+    pub(super) fn expanded(&self, batch: u64) -> Vec<Event> {
+        self.events.get(&batch).map_or_else(Vec::new, |(at, body)| everbeat_model::event::expand(batch, *at, body))
+    }
+
+    /// A run put together from the tables, as the SQL stores join them.
+    pub fn run(&self, id: RunId) -> Option<Run> {
+        let row = self.runs.get(&id)?;
+        let (progress, checkpoint) = self.signs.get(&id).cloned().unwrap_or_default();
+        let mut run = Run {
+            id,
+            spec: row.spec.clone(),
+            created_at: row.created_at,
+            run_at: row.run_at,
+            state: RunState::Ready,
+            attempt: 0,
+            started_at: None,
+            finished_at: None,
+            replica_id: None,
+            worker_id: None,
+            last_heartbeat_at: None,
+            cancel_requested_at: None,
+            result: None,
+            error: None,
+            progress,
+            checkpoint,
+        };
+        let key = (row.spec.queue.clone(), row.spec.task.clone(), State::rank(&row.spec), id);
+        if let Some(held) = self.leases.get(&id) {
+            let beat = self.replicas.get(&held.lease.replica_id).map(|replica| replica.last_heartbeat_at);
+            run.state = RunState::Running;
+            run.attempt = held.lease.attempt;
+            run.started_at = Some(held.lease.granted_at);
+            run.replica_id = Some(held.lease.replica_id);
+            run.last_heartbeat_at = Some(beat.map_or(held.last_heartbeat_at, |beat| beat.max(held.last_heartbeat_at)));
+            run.cancel_requested_at = held.cancel_requested_at;
+        } else if let Some(done) = self.done.get(&id) {
+            run.state = done.state;
+            run.attempt = done.standing.attempt;
+            run.finished_at = Some(done.finished_at);
+            run.result = done.result.clone();
+            run.error = done.error.clone();
+            if let Some((attempt, _)) = &done.attempt {
+                run.started_at = Some(attempt.started_at);
+                run.replica_id = Some(attempt.replica_id);
+                run.last_heartbeat_at = attempt.last_heartbeat_at;
+            }
+        } else if let Some(standing) = self.ready.get(&key) {
+            run.attempt = standing.attempt;
+            run.error = self.last_error(id, standing.attempt);
+        } else if let Some((at, standing)) = self.scheduled_at(id) {
+            run.state = RunState::Scheduled;
+            run.run_at = Some(at);
+            run.attempt = standing.attempt;
+            run.error = self.last_error(id, standing.attempt);
+        }
+        Some(run)
+    }
+
+    /// Between attempts a run shows why the last one ended.
+    fn last_error(&self, id: RunId, attempt: u32) -> Option<Json> {
+        self.attempts.get(&(id, attempt)).and_then(|(attempt, _)| attempt.error.clone())
+    }
+}

@@ -1,0 +1,170 @@
+use crate::Result;
+use async_trait::async_trait;
+use everbeat_model::lease::Shown;
+use everbeat_model::run::{Claimed, Kind, Spec};
+use everbeat_model::{
+    Attempt, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime,
+    Token,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs and their leases.
+#[async_trait]
+pub trait Runs {
+    /// Accepts runs, all or none. A run whose unique key an unfinished run holds is answered with
+    /// that one; a request whose idempotency key was seen is answered with what it made then.
+    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>>;
+
+    /// Takes up to `limit` ready runs, highest priority first, then oldest. Nothing, if the replica
+    /// is not active.
+    async fn claim(&self, request: Claim) -> Result<Vec<Claimed>>;
+
+    /// Ends attempts, each only under the lease it shows. Answers in the order given.
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>>;
+
+    /// Whether these leases were settled by whoever held them: asked after a settle whose answer was
+    /// lost.
+    async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>>;
+
+    /// Records progress, checkpoints and manual heartbeats, each only under the lease it shows.
+    async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>>;
+
+    /// Asks for a run's end. One that is not running ends at once.
+    async fn cancel(&self, run: RunId) -> Result<Cancelled>;
+
+    /// The leases of a replica whose runs somebody asked to cancel.
+    async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>>;
+
+    /// Opens a finished run again, once: only if `attempt` is still its last one.
+    async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened>;
+
+    /// Moves due scheduled runs to ready, at most `limit`.
+    async fn promote(&self, limit: usize) -> Result<Promoted>;
+
+    /// The proofs of a replica's leases in order of run id, after `after`.
+    async fn lease_index(&self, replica: ReplicaId, after: Option<RunId>, limit: usize) -> Result<Vec<Shown>>;
+
+    /// Leases with all that settling them needs.
+    async fn held(&self, which: Which) -> Result<Vec<Held>>;
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>>;
+
+    /// Newest first.
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>>;
+
+    /// Oldest first, the running one included.
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
+
+    /// Forgets runs that finished more than `keep` ago, at most `limit`; answers how many.
+    async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize>;
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Enqueue {
+    pub runs: Vec<NewRun>,
+    pub idempotency: Option<Idempotency>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    pub key: String,
+    /// Of the whole request: the same key with another request is refused.
+    pub fingerprint: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    Created(RunId),
+    /// An earlier run stands for this one.
+    Exists(RunId),
+}
+
+impl Enqueued {
+    pub fn id(self) -> RunId {
+        match self {
+            Enqueued::Created(id) | Enqueued::Exists(id) => id,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub replica: ReplicaId,
+    pub limit: usize,
+    /// Tasks this replica can perform, each with how many more it may start.
+    pub tasks: BTreeMap<String, usize>,
+    /// Queues with a limit, each with how many more may start; queues not named have none.
+    pub queues: BTreeMap<String, usize>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Sign {
+    pub shown: Shown,
+    pub progress: Option<Json>,
+    pub checkpoint: Option<Json>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signed {
+    Accepted { cancel_asked: bool },
+    Fenced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It was not running and has ended.
+    Ended,
+    /// It is running; its owner will be told.
+    Asked,
+    AlreadyFinished,
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reopened {
+    Ready,
+    /// It is not finished, or somebody else opened it first.
+    NotFinished,
+    /// Its unique key is held by this unfinished run.
+    KeyTaken(RunId),
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    pub moved: usize,
+    /// How long until the next one is due.
+    pub next_in: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Which {
+    /// Whose replica is dead, left or unknown; at most this many.
+    Orphaned(usize),
+    Of(Vec<RunId>),
+}
+
+/// A lease as a rescuer sees it.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub lease: Lease,
+    pub spec: Arc<Spec>,
+    pub standing: Standing,
+    pub cancel_asked: bool,
+    pub last_heartbeat_at: StoreTime,
+    /// Its owner's row, if there is one.
+    pub owner: Option<Replica>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    pub state: Option<RunState>,
+    pub task: Option<String>,
+    pub queue: Option<String>,
+    pub kind: Option<Kind>,
+    /// Only older than this one.
+    pub before: Option<RunId>,
+    pub limit: usize,
+}

@@ -1,1 +1,40 @@
+//! Makes decisions happen: claim, dispatch, heartbeat, settle, sweep, and a replica's whole life.
+//!
+//! Time, chance and task spawning enter through [`Env`] alone, so that the same code runs in a server
+//! and in the simulation. A replica owns its tasks: dropping them is its crash.
 
+mod attend;
+mod builtin;
+mod claim;
+mod commands;
+mod ctx;
+mod engine;
+mod enqueue;
+mod env;
+mod error;
+mod explain;
+mod handler;
+mod judge;
+mod life;
+mod locks;
+mod perform;
+mod renew;
+mod settings;
+mod settle;
+mod sign;
+mod sweep;
+mod view;
+
+pub use builtin::builtin;
+pub use commands::{Submission, Submit};
+pub use ctx::{Beat, Ctx, Stop};
+pub use engine::{Engine, Readiness};
+pub use env::{Env, Task, within};
+pub use error::Error;
+pub use explain::Explanation;
+pub use handler::{Failure, Handler, Tasks};
+pub use locks::{LockGuard, Locks};
+pub use settings::{QueueLimit, Settings};
+pub use view::{Liveness, RunView};
+
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,1 +1,40 @@
+//! Durable work that always knows what is alive.
+//!
+//! A program opens an [`Engine`] on a store, registers tasks, starts it, and submits runs. Everything
+//! that works holds a lease; whatever loses its pulse is detected, fenced, explained and recovered.
+//!
+//! ```no_run
+//! use everbeat::{Ctx, Engine, Failure};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), everbeat::Error> {
+//!     let engine = Engine::open("sqlite://everbeat.db")
+//!         .task("greet", |_ctx: Ctx, name: String| async move { Ok::<_, Failure>(format!("Hello, {name}!")) })
+//!         .start()
+//!         .await?;
+//!     let run = engine.submit("greet", &"world").await?;
+//!     let greeting: String = run.result().await?;
+//!     println!("{greeting}");
+//!     engine.drain().await;
+//!     Ok(())
+//! }
+//! ```
 
+mod engine;
+mod jq;
+mod open;
+mod system;
+mod task;
+
+pub use engine::{Builder, Engine, Error, RunHandle};
+pub use everbeat_engine::{Beat, Ctx, Env, Failure, Handler, Liveness, RunView, Settings, Stop, Submit, Tasks};
+pub use everbeat_model as model;
+pub use open::{StoreOptions, open_store};
+pub use system::System;
+
+/// The tasks that need no worker: `noop`, `echo`, `sleep`, `fail` and `jq`.
+pub fn tasks() -> Tasks {
+    let mut tasks = everbeat_engine::builtin();
+    tasks.add("jq", jq::Jq);
+    tasks
+}

@@ -283,7 +283,9 @@ fn whole(value: &Value, least: u32, most: u32) -> Result<u32, Invalid> {
         .ok_or_else(|| Invalid::new("", value, "is out of range", format!("use a whole number from {least} to {most}")))
 }
 
-fn backoff(value: &Value) -> Result<Box<dyn FnOnce(&mut Backoff)>, Invalid> {
+type Change = Box<dyn FnOnce(&mut Backoff)>;
+
+fn backoff(value: &Value) -> Result<Change, Invalid> {
     let Value::Object(fields) = value else {
         let hint = "write it like {\"initial\": \"1s\", \"factor\": 2, \"max\": \"5m\", \"jitter\": 0.2}";
         return Err(Invalid::new("", value, "is not an object", hint));
@@ -294,7 +296,7 @@ fn backoff(value: &Value) -> Result<Box<dyn FnOnce(&mut Backoff)>, Invalid> {
             .filter(|number| (least..=most).contains(number))
             .ok_or_else(|| Invalid::new("", value, "is out of range", format!("use a number from {least} to {most}")))
     };
-    let mut changes: Vec<Box<dyn FnOnce(&mut Backoff)>> = Vec::new();
+    let mut changes: Vec<Change> = Vec::new();
     for (name, value) in fields {
         let within = |error: Invalid| error.within(name);
         match name.as_str() {

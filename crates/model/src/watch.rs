@@ -52,7 +52,7 @@ pub enum Appearance {
 struct Sighting {
     beat: u64,
     since: BootInstant,
-    seen: BootInstant,
+    interval: Duration,
     changed: bool,
     doubted: bool,
 }
@@ -95,11 +95,10 @@ impl Watch {
             let sighting = self.sightings.entry(row.id).or_insert(Sighting {
                 beat: row.beat,
                 since: look.received,
-                seen: look.received,
+                interval: row.heartbeat_interval,
                 changed: false,
                 doubted: false,
             });
-            sighting.seen = look.received;
             if sighting.beat != row.beat {
                 *sighting =
                     Sighting { beat: row.beat, since: look.received, changed: true, doubted: false, ..*sighting };
@@ -120,13 +119,10 @@ impl Watch {
     }
 
     /// How a replica looks at `now`.
-    pub fn appearance(&self, replica: &Replica, now: BootInstant) -> Appearance {
-        match self.sightings.get(&replica.id) {
-            Some(sighting)
-                if now.since(sighting.since) >= replica.heartbeat_interval * 2 + replica.heartbeat_interval / 2 =>
-            {
-                Appearance::Suspect
-            }
+    pub fn appearance(&self, replica: ReplicaId, now: BootInstant) -> Appearance {
+        match self.sightings.get(&replica) {
+            // Two beats missed, and half an interval for the way.
+            Some(sighting) if now.since(sighting.since) >= sighting.interval * 5 / 2 => Appearance::Suspect,
             Some(sighting) if sighting.changed => Appearance::Alive,
             _ => Appearance::Unknown,
         }
@@ -271,10 +267,10 @@ mod tests {
     fn a_replica_is_suspect_after_two_missed_beats() {
         let mut watch = Watch::default();
         look(&mut watch, 0, &[replica(1, 7)]);
-        assert_eq!(watch.appearance(&replica(1, 7), at(0)), Appearance::Unknown);
+        assert_eq!(watch.appearance(replica(1, 7).id, at(0)), Appearance::Unknown);
         look(&mut watch, 200, &[replica(1, 8)]);
-        assert_eq!(watch.appearance(&replica(1, 8), at(500)), Appearance::Alive);
-        assert_eq!(watch.appearance(&replica(1, 8), at(700)), Appearance::Suspect);
-        assert_eq!(watch.appearance(&replica(2, 1), at(700)), Appearance::Unknown);
+        assert_eq!(watch.appearance(replica(1, 8).id, at(500)), Appearance::Alive);
+        assert_eq!(watch.appearance(replica(1, 8).id, at(700)), Appearance::Suspect);
+        assert_eq!(watch.appearance(replica(2, 1).id, at(700)), Appearance::Unknown);
     }
 }

@@ -1,1 +1,14 @@
+//! SQLite and PostgreSQL stores: the only home of SQL.
+//!
+//! Both answer exactly as the in-memory store of `everbeat-store` does; files of the same name in
+//! `sqlite/` and `postgres/` do the same work.
 
+pub mod sqlite;
+
+mod columns;
+mod decode;
+mod encode;
+mod migrations;
+mod pick;
+
+pub use sqlite::Sqlite;

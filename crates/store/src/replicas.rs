@@ -16,6 +16,19 @@ pub trait Replicas {
     /// All rows, by id.
     async fn replicas(&self) -> Result<Vec<Replica>>;
 
+    /// The rows of replicas that hold leases, without counting these: what an observer reads at every
+    /// beat.
+    async fn observe(&self) -> Result<Vec<Replica>> {
+        let mut replicas = self.replicas().await?;
+        replicas.retain(|replica| replica.state.holds_leases());
+        Ok(replicas)
+    }
+
+    /// Whether the store is held by this process alone, so that no other replica can be alive.
+    fn sole(&self) -> bool {
+        false
+    }
+
     /// Marks a replica dead if it still holds leases and its beat is still the one observed (`None`:
     /// whatever its beat, on positive proof); records the verdict with it. Answers whether it did.
     async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool>;

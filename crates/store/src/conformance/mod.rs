@@ -1,1 +1,261 @@
-//! placeholder
+//! The suite that every store must pass. A case is a sentence about the contract; a store's tests
+//! stamp all of them at once:
+//!
+//! ```ignore
+//! async fn open() -> Open { … }
+//! everbeat_store::conformance!(sqlite, open);
+//! ```
+//!
+//! [`differential`](differential::differential) compares two stores over a random history.
+
+pub mod differential;
+
+mod audit;
+mod build;
+mod cancel;
+mod claim;
+mod clock;
+mod enqueue;
+mod events;
+mod fixture;
+mod lists;
+mod promote;
+mod queues;
+mod reopen;
+mod replicas;
+mod rescue;
+mod retention;
+mod settle;
+mod sign;
+mod sweeps;
+mod tasks;
+mod text;
+mod verdicts;
+mod wakes;
+
+pub use clock::HandClock;
+
+use crate::Store;
+use std::any::Any;
+use std::sync::Arc;
+
+/// An empty store for one case.
+pub struct Open {
+    store: Arc<dyn Store>,
+    clock: Option<Arc<HandClock>>,
+    guard: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Open {
+    /// A store whose time the case sets.
+    pub fn steered(store: Arc<dyn Store>, clock: Arc<HandClock>) -> Open {
+        Open { store, clock: Some(clock), guard: None }
+    }
+
+    /// A store with a clock of its own: time passes by waiting.
+    pub fn real(store: Arc<dyn Store>) -> Open {
+        Open { store, clock: None, guard: None }
+    }
+
+    /// Keeps something (a folder, a database) until the case is over.
+    pub fn keeping(self, guard: impl Any + Send + Sync) -> Open {
+        Open { guard: Some(Box::new(guard)), ..self }
+    }
+}
+
+/// Stamps one test per case into a module. The second argument is an async function (or closure)
+/// without arguments that answers an [`Open`]; the caller's crate needs tokio with `macros` and
+/// `rt-multi-thread`.
+///
+/// The list of cases stands here and nowhere else. A case that is missing from it is unused, and the
+/// compiler says so.
+#[macro_export]
+macro_rules! conformance {
+    ($module:ident, $open:expr) => {
+        $crate::conformance! { @cases stamp ($module, $open) }
+    };
+    (@cases $rule:ident ($($context:tt)*)) => {
+        $crate::conformance! { @$rule ($($context)*)
+            enqueue {
+                a_new_run_reads_back_as_it_was_given
+                a_run_for_later_is_scheduled_and_one_for_the_past_is_ready
+                an_empty_request_makes_nothing
+                a_unique_key_holds_among_unfinished_runs_only
+                a_unique_key_given_twice_in_one_request_makes_one_run
+                one_unique_key_from_many_sides_at_once_makes_one_run
+                an_idempotency_key_answers_with_what_it_made
+                an_idempotency_key_with_another_request_is_refused_and_makes_nothing
+                fifty_equal_requests_with_one_idempotency_key_make_one_run
+            }
+            claim {
+                higher_priority_first_then_oldest
+                the_extremes_of_priority_keep_their_order
+                a_run_tried_again_keeps_its_age
+                limits_per_task_and_queue_hold_in_one_claim
+                a_task_at_its_limit_does_not_use_up_its_queue
+                only_the_tasks_asked_for_are_claimed
+                a_claim_takes_no_more_than_its_limit
+                a_paused_queue_gives_nothing
+                a_draining_dead_left_or_unknown_replica_claims_nothing
+                a_claimed_run_shows_its_lease
+                every_grant_has_a_token_and_a_fence_of_its_own
+                eight_claimers_start_each_of_1000_runs_once
+            }
+            settle {
+                a_success_is_kept
+                a_failure_for_good_keeps_its_error
+                each_outcome_is_kept_in_the_history
+                a_zombie_cannot_settle_after_its_lease_passed_on
+                a_wrong_token_changes_nothing
+                the_attempt_number_is_no_proof
+                a_run_ends_once
+                of_many_settles_of_one_lease_at_once_one_is_done
+                one_lease_twice_in_a_batch_is_settled_once
+                a_batch_settle_answers_in_order_with_mixed_fates
+                a_requeued_run_brings_its_standing_to_the_next_attempt
+                a_delayed_retry_shows_when_it_is_due_and_why_it_failed
+                the_history_is_complete_and_ordered
+                a_settled_attempt_keeps_the_heartbeat_its_owner_saw
+                was_settled_knows_its_own_token
+            }
+            sign {
+                progress_and_a_checkpoint_show_on_the_run
+                a_sign_leaves_alone_what_it_does_not_carry
+                a_checkpoint_reaches_the_next_attempt
+                a_zombie_cannot_sign_after_its_lease_passed_on
+                a_batch_of_signs_answers_in_order
+                a_sign_is_told_that_a_cancel_was_asked
+                a_sign_moves_the_last_heartbeat
+            }
+            cancel {
+                a_ready_or_scheduled_run_is_cancelled_at_once
+                a_running_run_is_asked_and_its_owner_told
+                a_cancel_that_comes_before_a_requeue_is_answered_cancel_asked
+                a_cancel_does_not_stop_a_success
+                a_cancel_of_a_finished_or_unknown_run_says_so
+                a_cancelled_run_frees_its_unique_key
+                a_cancelled_run_is_not_claimed
+                a_cancel_and_a_requeue_at_once_never_strand_the_run
+            }
+            reopen {
+                a_reopened_run_keeps_its_history_and_opens_once
+                a_reopened_run_starts_its_tries_anew_and_its_fence_goes_on
+                a_run_cancelled_before_it_ran_can_be_reopened
+                of_many_reopens_at_once_one_opens
+                an_unfinished_or_unknown_run_is_not_reopened
+                a_reopened_run_takes_its_unique_key_back_or_is_told_who_has_it
+            }
+            promote {
+                what_is_due_becomes_ready_and_the_rest_is_announced
+                a_promotion_takes_no_more_than_its_limit_and_the_longest_due_first
+                many_promoters_at_once_move_each_run_once
+            }
+            lists {
+                lists_are_newest_first_and_page_without_repeat
+                each_filter_narrows_the_list
+                filters_narrow_together
+                a_list_finds_runs_in_every_state
+                a_lease_index_pages_in_order_of_run_id
+            }
+            replicas {
+                a_replica_joins_active_with_its_own_settings
+                a_renewal_raises_the_beat_and_the_heartbeat_of_its_runs
+                burying_is_a_compare_and_set_on_the_beat
+                positive_proof_buries_whatever_the_beat
+                of_many_buriers_at_once_one_buries
+                a_dead_replica_cannot_renew_or_leave
+                a_draining_replica_renews_and_is_told
+                a_replica_drains_once
+                a_left_replica_is_neither_buried_nor_renewed
+                an_unknown_replica_is_fenced
+                replicas_count_what_they_run
+                observers_see_those_that_hold_leases
+            }
+            rescue {
+                orphaned_leases_are_those_of_dead_and_left_replicas
+                a_rescue_is_a_compare_and_set_on_the_token
+                a_lease_stands_until_it_is_rescued_even_when_its_owner_is_dead
+                a_lease_shows_all_that_settling_it_needs
+                of_many_rescuers_at_once_one_rescues
+            }
+            queues {
+                a_queue_counts_what_stands_in_it
+                a_pause_answers_whether_it_changed_anything
+                a_paused_queue_is_listed_while_empty_and_after_it_was_resumed
+                resuming_a_queue_never_paused_leaves_no_trace
+                a_pause_leaves_running_work_and_other_queues_alone
+            }
+            tasks {
+                offers_add_up
+            }
+            verdicts {
+                a_verdict_reads_back_with_the_time_of_the_store
+                a_verdict_of_a_fenced_settlement_is_not_kept
+                a_verdict_of_a_settlement_is_named_by_its_attempt
+                verdicts_are_newest_first_and_filtered
+                retention_forgets_only_old_verdicts
+            }
+            events {
+                what_happens_is_told_in_order
+                one_write_makes_one_batch_of_events
+                events_resume_without_gap_or_repeat
+                a_refused_write_tells_nothing
+                a_trimmed_log_says_that_there_is_a_gap
+                ids_go_on_after_the_whole_log_was_dropped
+                followers_miss_nothing_while_many_write
+            }
+            audit {
+                an_audit_counts_every_run_once
+                an_audit_of_an_empty_store_names_every_count
+            }
+            retention {
+                retention_forgets_only_what_finished_long_ago
+                a_forgotten_run_leaves_nothing_behind
+                retention_takes_no_more_than_its_limit
+                retention_forgets_only_ended_replicas_without_leases
+                an_idempotency_key_outlives_its_run_for_a_day
+            }
+            text {
+                text_survives_nul_escapes_and_unicode
+                names_and_keys_are_never_code
+                a_large_input_survives
+                every_field_of_a_policy_survives
+            }
+            sweeps {
+                a_sweep_is_due_once_per_interval
+                of_many_who_ask_at_once_one_sweeps
+                sweeps_are_throttled_by_name
+                a_clock_that_went_back_does_not_silence_sweeps
+            }
+            wakes {
+                a_wake_reaches_every_signal
+                a_wake_that_came_before_the_wait_is_not_missed
+            }
+        }
+    };
+    (@stamp ($module:ident, $open:expr) $($noun:ident { $($case:ident)* })*) => {
+        mod $module {
+            use super::*;
+            $(mod $noun {
+                use super::*;
+                $(#[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    $crate::conformance::cases::$noun::$case(($open)().await).await;
+                })*
+            })*
+        }
+    };
+    (@expose () $($noun:ident { $($case:ident)* })*) => {
+        /// Every case as a function of an empty store.
+        pub mod cases {
+            $(pub mod $noun {
+                $(pub async fn $case(open: $crate::conformance::Open) {
+                    let fixture = $crate::conformance::fixture::Fixture::new(open);
+                    $crate::conformance::$noun::$case(&fixture).await;
+                })*
+            })*
+        }
+    };
+}
+
+crate::conformance! { @cases expose () }

@@ -144,8 +144,9 @@ impl Queues for Memory {
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
         let now = self.now();
         let mut state = self.lock();
-        let before = state.paused.insert(queue.to_string(), paused).unwrap_or(false);
+        let before = state.paused.get(queue).copied().unwrap_or(false);
         if before != paused {
+            state.paused.insert(queue.to_string(), paused);
             let kind = if paused { "queue.paused" } else { "queue.resumed" };
             state.append(now, &[line(kind, queue, None, None)]);
         }
@@ -216,7 +217,7 @@ impl Events for Memory {
         let mut page = EventPage { events: Vec::new(), gap: after > 0 && oldest > first + 1 };
         for batch in state.events.range(first..).map(|(batch, _)| *batch) {
             page.events.extend(state.expanded(batch).into_iter().filter(|event| event.id > after));
-            if page.events.len() >= limit {
+            if page.events.len() >= limit.max(1) {
                 break;
             }
         }

@@ -1,0 +1,121 @@
+//! Takes ready runs for free slots, and starts them.
+
+use crate::life::{Life, Phase, Turn};
+use everbeat_model::{BootInstant, Hole};
+use everbeat_store::Claim;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One claim takes no more: a batch is large enough to be cheap and small enough to be quick.
+const BATCH: usize = 1000;
+
+pub(crate) async fn run(life: Arc<Life>) {
+    let core = life.core.clone();
+    let mut wakes = core.store.wakes();
+    let mut rates = Rates::new(&life);
+    loop {
+        life.turned(Turn::Claim);
+        if matches!(life.phase(), Phase::Fenced | Phase::Left) {
+            return;
+        }
+        let asked = request(&life, &mut rates);
+        let full = match asked {
+            Some(asked) => {
+                let limit = asked.limit;
+                life.claim_begins();
+                let answer = life.call(core.store.claim(asked)).await;
+                let full = match answer {
+                    Ok(claimed) => {
+                        metrics::counter!("everbeat_claims_total").increment(claimed.len() as u64);
+                        let full = claimed.len() == limit;
+                        for claimed in claimed {
+                            rates.spend(&claimed.spec.queue);
+                            life.perform(claimed);
+                        }
+                        full
+                    }
+                    Err(error) => {
+                        // What it may have granted all the same, reconciliation finds.
+                        tracing::debug!(%error, "claim failed");
+                        core.env.sleep(CLAIM_PAUSE).await;
+                        false
+                    }
+                };
+                life.claim_ends();
+                full
+            }
+            None => false,
+        };
+        if full {
+            continue;
+        }
+        if core.settings.hole == Some(Hole::WakeIsTruth) {
+            wakes.wait().await;
+            continue;
+        }
+        let look_again = core.env.sleep(core.settings.idle_limit());
+        tokio::select! {
+            biased;
+            () = life.freed.notified() => {}
+            () = wakes.wait() => {}
+            () = look_again => {}
+        }
+    }
+}
+
+/// After a failed claim, so that a store that refuses at once is not asked without end.
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
+
+/// What to ask for now; nothing while draining, cut off, or full.
+fn request(life: &Life, rates: &mut Rates) -> Option<Claim> {
+    let core = &life.core;
+    if life.phase() != Phase::Active || !life.pulse().connected {
+        return None;
+    }
+    let settings = &core.settings;
+    let table = life.table();
+    let limit = settings.slots.saturating_sub(table.len()).min(BATCH);
+    if limit == 0 {
+        return None;
+    }
+    let tasks = core.tasks.names().into_iter().map(|task| {
+        let free = settings.tasks.get(&task).map_or(limit, |most| most.saturating_sub(table.of_task(&task)));
+        (task, free)
+    });
+    let queues = settings.queues.iter().map(|(name, limits)| {
+        let concurrency = limits.concurrency.map_or(limit, |most| most.saturating_sub(table.of_queue(name)));
+        (name.clone(), concurrency.min(rates.allowance(name)))
+    });
+    Some(Claim { replica: life.id, limit, tasks: tasks.collect(), queues: queues.collect() })
+}
+
+/// Token buckets of the queues that have a rate; each holds at most one second's worth.
+struct Rates {
+    life: Arc<Life>,
+    buckets: BTreeMap<String, (f64, f64, BootInstant)>,
+}
+
+impl Rates {
+    fn new(life: &Arc<Life>) -> Rates {
+        let now = life.core.env.boot();
+        let limited = life.core.settings.queues.iter();
+        let buckets =
+            limited.filter_map(|(name, limits)| limits.rate.map(|rate| (name.clone(), (rate, rate.max(1.0), now))));
+        Rates { life: life.clone(), buckets: buckets.collect() }
+    }
+
+    fn allowance(&mut self, queue: &str) -> usize {
+        let now = self.life.core.env.boot();
+        let Some((rate, tokens, filled)) = self.buckets.get_mut(queue) else { return usize::MAX };
+        *tokens = (*tokens + now.since(*filled).as_secs_f64() * *rate).min(rate.max(1.0));
+        *filled = now;
+        *tokens as usize
+    }
+
+    fn spend(&mut self, queue: &str) {
+        if let Some((_, tokens, _)) = self.buckets.get_mut(queue) {
+            *tokens -= 1.0;
+        }
+    }
+}

@@ -1,0 +1,107 @@
+use crate::perform::Entry;
+use crate::sign::Signer;
+use everbeat_model::{Json, RunId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a task's code holds of its attempt.
+#[derive(Clone)]
+pub struct Ctx {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) signer: Signer,
+}
+
+/// A sign of progress. Everything is optional: an empty one says "alive".
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Beat {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Promises silence: the next sign may take this long. It extends the heartbeat timeout once,
+    /// never the deadline, and excuses no stall.
+    #[serde(skip)]
+    pub next_within: Option<Duration>,
+}
+
+/// Why an attempt should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    #[error("the run was cancelled")]
+    Cancelled,
+    #[error("the replica drains")]
+    Draining,
+    #[error("the attempt was fenced: its lease is no longer its own")]
+    Fenced,
+    #[error("the attempt was judged: its time is over")]
+    Judged,
+}
+
+impl Ctx {
+    pub fn run_id(&self) -> RunId {
+        self.entry.claimed.lease.run_id
+    }
+
+    pub fn attempt(&self) -> u32 {
+        self.entry.claimed.lease.attempt
+    }
+
+    /// Rises with every attempt of the run. Hand it to external systems, which then refuse writes with
+    /// a lower one.
+    pub fn fence(&self) -> u64 {
+        u64::from(self.attempt())
+    }
+
+    pub fn task(&self) -> &str {
+        &self.entry.claimed.spec.task
+    }
+
+    /// Says that the work advances. The answer tells whether to go on.
+    pub fn heartbeat(&self, beat: Beat) -> Result<(), Stop> {
+        let progress = (beat.done.is_some() || beat.total.is_some() || beat.note.is_some()).then(|| Json::of(&beat));
+        self.entry.beat(self.signer.now(), progress, beat.next_within);
+        self.signer.nudge(&self.entry);
+        self.check()
+    }
+
+    /// Shorthand for a heartbeat with `done` of `total`.
+    pub fn progress(&self, done: u64, total: u64) -> Result<(), Stop> {
+        self.heartbeat(Beat { done: Some(done), total: Some(total), ..Beat::default() })
+    }
+
+    /// Stores what the next attempt should continue from. Returns after it is committed.
+    pub async fn checkpoint<T: Serialize>(&self, value: &T) -> Result<(), Stop> {
+        self.entry.beat(self.signer.now(), None, None);
+        self.signer.checkpoint(&self.entry, Json::of(value)).await?;
+        self.check()
+    }
+
+    /// The last checkpoint of this run, of whichever attempt. One of another shape reads as none.
+    pub fn resume<T: DeserializeOwned>(&self) -> Option<T> {
+        self.entry.claimed.checkpoint.as_ref().and_then(|checkpoint| checkpoint.read().ok())
+    }
+
+    /// Whether the work should go on.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.entry.stop().map_or(Ok(()), Err)
+    }
+
+    /// Resolves when the work should stop. A draining replica asks too: what can stop early may.
+    pub async fn stopped(&self) -> Stop {
+        self.entry.stopped().await
+    }
+
+    /// Sleeps by the engine's clock, beating, and ends early when the work should stop for good.
+    pub async fn sleep(&self, span: Duration) -> Result<(), Stop> {
+        let slept = self.signer.sleep(span);
+        tokio::select! {
+            biased;
+            stop = self.entry.cancelled() => Err(stop),
+            () = slept => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+use everbeat_model::Invalid;
+use everbeat_store::Class;
+use std::collections::BTreeSet;
+
+/// Why the engine refuses or cannot do what was asked. A failure of user code is an outcome, never
+/// one of these.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
+    #[error("task {task:?} is unknown")]
+    UnknownTask { task: String, known: BTreeSet<String> },
+    #[error("{what} {id} does not exist")]
+    NotFound { what: &'static str, id: String },
+    #[error("{problem}")]
+    Conflict { problem: String, hint: String },
+    #[error(transparent)]
+    Store(#[from] everbeat_store::Error),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Invalid(_)
+            | Error::UnknownTask { .. }
+            | Error::NotFound { .. }
+            | Error::Conflict { .. }
+            | Error::Refused(_) => Class::Rejected,
+            Error::Store(error) => error.class(),
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Error::Invalid(invalid) => invalid.hint.clone(),
+            Error::UnknownTask { known, .. } => {
+                let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                format!(
+                    "known tasks are {}; say \"accept_unknown\": true if a worker will offer it later",
+                    if known.is_empty() { "none yet".to_string() } else { known.join(", ") }
+                )
+            }
+            Error::NotFound { what, .. } => format!("check the id; `everbeat ls {what}s` lists what there is"),
+            Error::Conflict { hint, .. } => hint.clone(),
+            Error::Store(everbeat_store::Error::Unavailable(_)) => {
+                "the database cannot be reached; nothing is lost, try again with the same Idempotency-Key".to_string()
+            }
+            Error::Store(everbeat_store::Error::KeyReused { .. }) => {
+                "use a new Idempotency-Key for a different request".to_string()
+            }
+            Error::Store(_) => "look at the server's log for the cause".to_string(),
+            Error::Refused(_) => "correct the configuration and start again".to_string(),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! One life of a replica: from joining under a new id until it leaves, or learns that it was judged
+//! dead.
+
+use crate::engine::Core;
+use crate::env::within;
+use crate::locks::LockGuard;
+use crate::perform::{Entry, Table};
+use crate::settle::{Draft, Ended};
+use crate::sign::Signer;
+use crate::{Ctx, Stop, attend, claim, judge, renew, settle, sign, sweep};
+use everbeat_model::policy::HeartbeatMode;
+use everbeat_model::replica::NewReplica;
+use everbeat_model::run::Claimed;
+use everbeat_model::verdict::Judgement;
+use everbeat_model::watch::Watch;
+use everbeat_model::{BootInstant, Ending, Hole, Outcome, ReplicaId, StoreTime};
+use everbeat_store::Error as StoreError;
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+
+pub(crate) struct Life {
+    pub(crate) id: ReplicaId,
+    pub(crate) core: Arc<Core>,
+    table: Mutex<Table>,
+    pub(crate) watch: Mutex<Watch>,
+    pulse: Mutex<Pulse>,
+    phase: watch::Sender<Phase>,
+    endings: mpsc::Sender<Ended>,
+    pub(crate) signer: Signer,
+    /// A slot became free.
+    pub(crate) freed: Notify,
+    /// A timer moved, or an attempt that must be watched began.
+    pub(crate) rearmed: Notify,
+    /// There are leases to take over.
+    pub(crate) sweep_now: Notify,
+    turns: [AtomicU64; LOOPS],
+    claims_begun: AtomicU64,
+    claims_ended: AtomicU64,
+}
+
+/// Whether the store acknowledges this replica.
+#[derive(Clone, Copy)]
+pub(crate) struct Pulse {
+    /// When the last acknowledged renewal was sent.
+    pub(crate) renewed: BootInstant,
+    /// The last renewal was acknowledged.
+    pub(crate) connected: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Active,
+    Draining,
+    /// Judged dead by others.
+    Fenced,
+    Left,
+}
+
+/// The loops whose turning proves that this replica works.
+#[derive(Clone, Copy)]
+pub(crate) enum Turn {
+    Claim,
+    Settle,
+    Sweep,
+}
+
+const LOOPS: usize = 3;
+
+impl Life {
+    /// Lives until it leaves for good. A replica judged dead drops its work and joins again as another.
+    pub(crate) async fn lead(core: Arc<Core>) {
+        while !core.stopping() {
+            let Some((life, endings, signs, _lock)) = Life::join(&core).await else { return };
+            core.set_life(Some(life.clone()));
+            let spawn = |name, task| core.env.spawn(name, task);
+            let tasks = vec![
+                spawn("renew", renew::run(life.clone()).boxed()),
+                spawn("settle", settle::run(life.clone(), endings).boxed()),
+                spawn("sign", sign::run(life.clone(), signs).boxed()),
+                spawn("judge", judge::run(life.clone()).boxed()),
+                spawn("attend", attend::run(life.clone()).boxed()),
+                spawn("sweep", sweep::run(life.clone()).boxed()),
+                spawn("claim", claim::run(life.clone()).boxed()),
+            ];
+            let phase = life.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
+            drop(tasks);
+            core.set_life(None);
+            if phase == Phase::Left {
+                break;
+            }
+            tracing::warn!(replica = %life.id, "judged dead by another replica: dropping its work and joining again");
+            life.abandon().await;
+        }
+        core.ended();
+    }
+
+    async fn join(
+        core: &Arc<Core>,
+    ) -> Option<(Arc<Life>, mpsc::Receiver<Ended>, mpsc::Receiver<sign::Request>, Option<LockGuard>)> {
+        let id = ReplicaId(core.new_id());
+        let lock = core.locks.as_ref().and_then(|locks| {
+            locks
+                .hold(id)
+                .inspect_err(|error| tracing::warn!(%error, "no kernel lock: successors must wait for the timeout"))
+                .ok()
+        });
+        let settings = &core.settings;
+        let renewed = if settings.hole == Some(Hole::ClaimBeforeReplica) {
+            core.env.boot()
+        } else {
+            Life::register(core, id).await?
+        };
+        let (endings, endings_received) = mpsc::channel(settings.slots + 1);
+        let (signer, signs_received) = Signer::new(core.env.clone(), settings.slots + 1);
+        let now = core.env.boot().0.as_micros() as u64;
+        let life = Life {
+            id,
+            core: core.clone(),
+            table: Mutex::default(),
+            watch: Mutex::new(Watch::new(settings.hole)),
+            pulse: Mutex::new(Pulse { renewed, connected: true }),
+            phase: watch::Sender::new(Phase::Active),
+            endings,
+            signer,
+            freed: Notify::new(),
+            rearmed: Notify::new(),
+            sweep_now: Notify::new(),
+            turns: [AtomicU64::new(now), AtomicU64::new(now), AtomicU64::new(now)],
+            claims_begun: AtomicU64::new(0),
+            claims_ended: AtomicU64::new(0),
+        };
+        Some((Arc::new(life), endings_received, signs_received, lock))
+    }
+
+    /// Writes the replica's row, which must exist before its first claim. Answers when it was sent.
+    pub(crate) async fn register(core: &Core, id: ReplicaId) -> Option<BootInstant> {
+        let settings = &core.settings;
+        let mut pause = FIRST_PAUSE;
+        while !core.stopping() {
+            let replica = NewReplica {
+                id,
+                host: settings.host.clone(),
+                version: settings.version.clone(),
+                heartbeat_interval: settings.heartbeat_interval,
+                heartbeat_timeout: settings.heartbeat_timeout,
+                wall: core.env.wall(),
+            };
+            let sent = core.env.boot();
+            match within(&*core.env, settings.call_limit(), core.store.join(replica)).await {
+                Some(Ok(joined)) => {
+                    core.clock.set(joined.now, core.env.boot());
+                    let offered = core.store.offer(&core.tasks.names()).await;
+                    if let Err(error) = offered {
+                        tracing::warn!(%error, "the tasks of this replica are not announced yet");
+                    }
+                    tracing::info!(replica = %id, clock_skew_ms = joined.clock_skew_ms, "joined");
+                    return Some(sent);
+                }
+                Some(Err(error)) => tracing::warn!(%error, "cannot join yet"),
+                None => tracing::warn!("cannot join yet: the store does not answer"),
+            }
+            core.env.sleep(pause).await;
+            pause = (pause * 2).min(settings.heartbeat_interval);
+        }
+        None
+    }
+
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Moves on; nothing leads back, and nothing leads out of `Fenced` or `Left`.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let moves = matches!(
+                (*now, phase),
+                (Phase::Active, _) | (Phase::Draining, Phase::Fenced) | (Phase::Draining, Phase::Left)
+            ) && *now != phase;
+            if moves {
+                *now = phase;
+            }
+            moves
+        });
+    }
+
+    pub(crate) async fn wait_phase(&self, reached: impl Fn(Phase) -> bool) -> Phase {
+        let mut phase = self.phase.subscribe();
+        let found = phase.wait_for(|phase| reached(*phase)).await.map(|phase| *phase);
+        found.unwrap_or(Phase::Left)
+    }
+
+    /// A store call of a loop, bounded.
+    pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let limit = self.core.settings.call_limit();
+        let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+        within(&*self.core.env, limit, call).await.unwrap_or_else(late)
+    }
+
+    pub(crate) fn turned(&self, turn: Turn) {
+        self.turns[turn as usize].store(self.core.env.boot().0.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a loop has not turned for half a timeout: wedged is not alive.
+    pub(crate) fn wedged(&self) -> bool {
+        let now = self.core.env.boot();
+        let half = self.core.settings.heartbeat_timeout / 2;
+        self.turns.iter().any(|turn| now.since(BootInstant(Duration::from_micros(turn.load(Ordering::Relaxed)))) > half)
+    }
+
+    pub(crate) fn claim_begins(&self) {
+        self.claims_begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// After what it was granted is being performed.
+    pub(crate) fn claim_ends(&self) {
+        self.claims_ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn claims_begun(&self) -> u64 {
+        self.claims_begun.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn claims_ended(&self) -> u64 {
+        self.claims_ended.load(Ordering::SeqCst)
+    }
+
+    /// The last sign of life of an attempt: by hand, or its replica's own.
+    pub(crate) fn last_heartbeat_at(&self, entry: &Entry) -> StoreTime {
+        let by_hand = entry.vital().last_beat;
+        let last = match entry.claimed.spec.policy.heartbeat {
+            HeartbeatMode::Manual => by_hand,
+            HeartbeatMode::Auto => by_hand.max(self.pulse().renewed),
+        };
+        self.core.clock.at(last, &*self.core.env)
+    }
+
+    /// Begins to perform a claimed run.
+    pub(crate) fn perform(self: &Arc<Life>, claimed: Claimed) {
+        let entry = Arc::new(Entry::new(claimed, self.core.env.boot()));
+        let watched = entry.next_check().is_some() || entry.stops_when_isolated();
+        self.table().insert(entry.clone());
+        if watched {
+            self.rearmed.notify_one();
+        }
+        let life = self.clone();
+        let performed = entry.clone();
+        let task = self.core.env.spawn("perform", async move { life.performed(performed).await }.boxed());
+        entry.own(task);
+    }
+
+    async fn performed(&self, entry: Arc<Entry>) {
+        let spec = entry.claimed.spec.clone();
+        let ending = match self.core.tasks.get(&spec.task) {
+            Some(handler) => {
+                let ctx = Ctx { entry: entry.clone(), signer: self.signer.clone() };
+                let work = AssertUnwindSafe(handler.perform(ctx, spec.input.clone())).catch_unwind();
+                tokio::select! {
+                    biased;
+                    () = entry.killed() => None,
+                    done = work => Some(match done {
+                        Ok(Ok(result)) => Ending::succeeded(result),
+                        Ok(Err(failure)) => Ending::failed(&failure.message, failure.permanent),
+                        Err(panic) => Ending::because(Outcome::Failed, "panicked", &panic_message(&*panic)),
+                    }),
+                }
+            }
+            None => Some(Ending::because(Outcome::Released, "task_unknown", "this replica does not perform the task")),
+        };
+        let ending = ending.map(|ending| match entry.stop() {
+            // Work that stopped because it was asked to did not fail.
+            Some(Stop::Cancelled) if ending.outcome == Outcome::Failed => {
+                Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request")
+            }
+            Some(Stop::Draining) if ending.outcome == Outcome::Failed => {
+                Ending::because(Outcome::Released, "draining", "the replica drains")
+            }
+            _ => ending,
+        });
+        if let Some(ending) = ending
+            && entry.judge()
+        {
+            self.settle(&entry, ending, None).await;
+        }
+        if self.table().ended(&entry) {
+            self.freed.notify_one();
+        }
+    }
+
+    /// Hands a judged entry's ending to the settling loop.
+    pub(crate) async fn settle(&self, entry: &Arc<Entry>, ending: Ending, draft: Option<Draft>) {
+        let ended = Ended { entry: entry.clone(), ending, draft, cancel_asked: false };
+        // The channel has a place for every slot; it is only ever closed when this life is over.
+        let _life_is_over = self.endings.send(ended).await;
+    }
+
+    /// After a judgement by others nothing of this life counts: stop its work and say so.
+    async fn abandon(&self) {
+        let entries = self.table().all();
+        let mut fenced = Vec::new();
+        for entry in entries {
+            if !entry.settled() {
+                let had_ended = !entry.judge();
+                let draft = Draft {
+                    judgement: Judgement::Fenced,
+                    reason: "replica_dead",
+                    evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal", "had_ended": had_ended }),
+                };
+                fenced.push(draft.verdict(
+                    self,
+                    &entry,
+                    "its result counts for nothing; the run went on without it".to_string(),
+                ));
+            }
+            entry.kill(Stop::Fenced);
+        }
+        metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
+        for chunk in fenced.chunks(FENCED_BATCH) {
+            if let Err(error) = self.call(self.core.store.record(chunk.to_vec())).await {
+                tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
+            }
+        }
+    }
+
+    /// Lets work finish for the grace period, releases the rest, and leaves. Beating stops last.
+    pub(crate) async fn drain(self: &Arc<Life>, grace: Duration) {
+        self.enter(Phase::Draining);
+        tracing::info!(replica = %self.id, running = self.table().len(), "draining");
+        if let Err(error) = self.call(self.core.store.drain(self.id)).await {
+            tracing::warn!(%error, "others do not know yet that this replica drains");
+        }
+        self.table().all().iter().for_each(|entry| entry.ask_stop(Stop::Draining));
+        within(&*self.core.env, grace, self.emptied()).await;
+        let unfinished = self.table().all();
+        for entry in unfinished {
+            if entry.judge() {
+                let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
+                self.settle(&entry, ending, None).await;
+            }
+            entry.kill(Stop::Draining);
+        }
+        within(&*self.core.env, self.core.settings.call_limit() * 2, self.emptied()).await;
+        self.core.store.wake();
+        if self.phase() == Phase::Fenced {
+            return;
+        }
+        if let Err(error) = self.call(self.core.store.leave(self.id)).await {
+            tracing::warn!(%error, "left without saying so; others will notice by silence");
+        }
+        self.enter(Phase::Left);
+    }
+
+    async fn emptied(&self) {
+        while self.table().len() > 0 {
+            let look_again = self.core.env.sleep(DRAIN_LOOK);
+            tokio::select! {
+                biased;
+                () = self.freed.notified() => {}
+                () = look_again => {}
+            }
+        }
+    }
+}
+
+/// How often a draining replica looks, besides being told.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const FENCED_BATCH: usize = 500;
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("the task panicked: {}", text.unwrap_or_else(|| "no message".to_string()))
+}

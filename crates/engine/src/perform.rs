@@ -1,0 +1,293 @@
+//! What this replica performs: one entry per attempt, from claim until it is settled and its performer
+//! has really ended.
+
+use crate::Stop;
+use crate::env::Task;
+use everbeat_model::policy::{HeartbeatMode, WhenIsolated};
+use everbeat_model::run::Claimed;
+use everbeat_model::{BootInstant, Json, RunId, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// One attempt in progress.
+pub(crate) struct Entry {
+    pub(crate) claimed: Claimed,
+    pub(crate) started: BootInstant,
+    vital: Mutex<Vital>,
+    changed: Notify,
+}
+
+pub(crate) struct Vital {
+    /// The last sign of life by hand; automatic ones are the replica's own.
+    pub(crate) last_beat: BootInstant,
+    pub(crate) promised: Option<Duration>,
+    pub(crate) last_progress: BootInstant,
+    pub(crate) progress: Option<Json>,
+    pub(crate) dirty: bool,
+    pub(crate) cancel_asked: Option<BootInstant>,
+    stop: Option<Stop>,
+    killed: bool,
+    /// When a judged performer's grace is over.
+    pub(crate) kill_at: Option<BootInstant>,
+    /// It waits in the signer's queue.
+    pub(crate) queued: bool,
+    /// An ending is on its way to the store; any other is late.
+    pub(crate) judged: bool,
+    settled: bool,
+    ended: bool,
+    task: Option<Task>,
+}
+
+impl Entry {
+    pub(crate) fn new(claimed: Claimed, now: BootInstant) -> Entry {
+        let vital = Vital {
+            last_beat: now,
+            promised: None,
+            last_progress: now,
+            progress: None,
+            dirty: false,
+            cancel_asked: None,
+            stop: None,
+            killed: false,
+            kill_at: None,
+            queued: false,
+            judged: false,
+            settled: false,
+            ended: false,
+            task: None,
+        };
+        Entry { claimed, started: now, vital: Mutex::new(vital), changed: Notify::new() }
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.claimed.lease.token
+    }
+
+    pub(crate) fn vital(&self) -> MutexGuard<'_, Vital> {
+        self.vital.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn own(&self, task: Task) {
+        let mut vital = self.vital();
+        if !vital.ended {
+            vital.task = Some(task);
+        }
+    }
+
+    pub(crate) fn beat(&self, now: BootInstant, progress: Option<Json>, promised: Option<Duration>) {
+        let mut vital = self.vital();
+        vital.last_beat = now;
+        vital.promised = promised;
+        vital.dirty = true;
+        if progress.is_some() {
+            vital.last_progress = now;
+            vital.progress = progress;
+        }
+    }
+
+    pub(crate) fn stop(&self) -> Option<Stop> {
+        self.vital().stop
+    }
+
+    /// Tells the performer to stop. The first reason stays, but fencing overrides: nothing that it
+    /// still does can count.
+    pub(crate) fn ask_stop(&self, why: Stop) {
+        let mut vital = self.vital();
+        if vital.stop.is_none_or(|stop| stop == Stop::Draining) || why == Stop::Fenced {
+            vital.stop = Some(why);
+        }
+        drop(vital);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn ask_cancel(&self, now: BootInstant) -> bool {
+        let first = self.vital().cancel_asked.replace(now).is_none();
+        self.ask_stop(Stop::Cancelled);
+        first
+    }
+
+    /// Ends the performer at its next await.
+    pub(crate) fn kill(&self, why: Stop) {
+        self.vital().killed = true;
+        self.ask_stop(why);
+    }
+
+    pub(crate) fn kill_if_over(&self, now: BootInstant) {
+        let over = self.vital().kill_at.is_some_and(|at| at <= now);
+        if over {
+            self.kill(Stop::Judged);
+        }
+    }
+
+    /// Marks the attempt as judged; false if it already was.
+    pub(crate) fn judge(&self) -> bool {
+        !std::mem::replace(&mut self.vital().judged, true)
+    }
+
+    pub(crate) fn settled(&self) -> bool {
+        self.vital().settled
+    }
+
+    pub(crate) async fn stopped(&self) -> Stop {
+        self.until(|vital| vital.stop).await
+    }
+
+    /// Like `stopped`, but a draining replica lets work finish.
+    pub(crate) async fn cancelled(&self) -> Stop {
+        self.until(|vital| vital.stop.filter(|stop| *stop != Stop::Draining)).await
+    }
+
+    pub(crate) async fn killed(&self) {
+        self.until(|vital| vital.killed.then_some(())).await;
+    }
+
+    async fn until<T>(&self, look: impl Fn(&Vital) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Enabled before the look, so that a change in between is not missed.
+            changed.as_mut().enable();
+            if let Some(found) = look(&self.vital()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// When this attempt must be looked at next, if ever.
+    pub(crate) fn next_check(&self) -> Option<BootInstant> {
+        let vital = self.vital();
+        if vital.judged {
+            return vital.kill_at.filter(|_| !vital.killed);
+        }
+        let policy = &self.claimed.spec.policy;
+        let silence = policy.heartbeat_timeout.filter(|_| policy.heartbeat == HeartbeatMode::Manual);
+        let checks = [
+            silence.map(|timeout| vital.last_beat + timeout.max(vital.promised.unwrap_or_default())),
+            policy.stall_timeout.map(|timeout| vital.last_progress + timeout),
+            policy.deadline.map(|deadline| self.started + deadline),
+            vital.cancel_asked.map(|asked| asked + policy.cancel_grace),
+        ];
+        checks.into_iter().flatten().min()
+    }
+
+    pub(crate) fn stops_when_isolated(&self) -> bool {
+        self.claimed.spec.policy.when_isolated == WhenIsolated::Stop
+    }
+}
+
+/// All entries of a replica's life.
+#[derive(Default)]
+pub(crate) struct Table {
+    entries: BTreeMap<Token, Arc<Entry>>,
+    by_run: BTreeMap<RunId, Token>,
+    timers: BTreeSet<(BootInstant, Token)>,
+    by_task: BTreeMap<String, usize>,
+    by_queue: BTreeMap<String, usize>,
+    isolating: usize,
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn insert(&mut self, entry: Arc<Entry>) {
+        let spec = &entry.claimed.spec;
+        *self.by_task.entry(spec.task.clone()).or_default() += 1;
+        *self.by_queue.entry(spec.queue.clone()).or_default() += 1;
+        self.isolating += usize::from(entry.stops_when_isolated());
+        if let Some(at) = entry.next_check() {
+            self.timers.insert((at, entry.token()));
+        }
+        self.by_run.insert(entry.claimed.lease.run_id, entry.token());
+        self.entries.insert(entry.token(), entry);
+    }
+
+    pub(crate) fn get(&self, token: Token) -> Option<Arc<Entry>> {
+        self.entries.get(&token).cloned()
+    }
+
+    /// The latest attempt at a run that this replica performs.
+    pub(crate) fn of_run(&self, run: RunId) -> Option<Arc<Entry>> {
+        self.by_run.get(&run).and_then(|token| self.get(*token))
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.values().cloned().collect()
+    }
+
+    pub(crate) fn of_task(&self, task: &str) -> usize {
+        self.by_task.get(task).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn of_queue(&self, queue: &str) -> usize {
+        self.by_queue.get(queue).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn any_stops_when_isolated(&self) -> bool {
+        self.isolating > 0
+    }
+
+    /// Notes that the ending is stored (or fenced). Answers whether the slot is free now.
+    pub(crate) fn settled(&mut self, entry: &Entry) -> bool {
+        self.close(entry, |vital| vital.settled = true)
+    }
+
+    /// Notes that the performer has really ended.
+    pub(crate) fn ended(&mut self, entry: &Entry) -> bool {
+        self.close(entry, |vital| vital.ended = true)
+    }
+
+    fn close(&mut self, entry: &Entry, note: impl FnOnce(&mut Vital)) -> bool {
+        let mut vital = entry.vital();
+        note(&mut vital);
+        if !(vital.settled && vital.ended) {
+            return false;
+        }
+        // The performer is past its last await: dropping its handle ends nothing.
+        drop(vital.task.take());
+        drop(vital);
+        if self.entries.remove(&entry.token()).is_none() {
+            return false;
+        }
+        let run = entry.claimed.lease.run_id;
+        if self.by_run.get(&run) == Some(&entry.token()) {
+            self.by_run.remove(&run);
+        }
+        let spec = &entry.claimed.spec;
+        for (counts, name) in [(&mut self.by_task, &spec.task), (&mut self.by_queue, &spec.queue)] {
+            if let Some(count) = counts.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(name);
+                }
+            }
+        }
+        self.isolating -= usize::from(entry.stops_when_isolated());
+        true
+    }
+
+    /// Looks at an attempt at `at`, besides its own timers.
+    pub(crate) fn arm(&mut self, at: BootInstant, token: Token) {
+        self.timers.insert((at, token));
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<BootInstant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the timers that are due; entries that are gone are passed over.
+    pub(crate) fn take_due(&mut self, now: BootInstant) -> Vec<Arc<Entry>> {
+        let mut due = BTreeMap::new();
+        while let Some((at, token)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, token));
+            if let Some(entry) = self.get(token) {
+                due.insert(token, entry);
+            }
+        }
+        due.into_values().collect()
+    }
+}

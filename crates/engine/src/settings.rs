@@ -1,0 +1,113 @@
+use crate::{Error, Result};
+use everbeat_model::time::format_duration;
+use everbeat_model::{Hole, Invalid, Policy};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How a replica lives and works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The machine: outlives restarts, so that a successor can recognise its predecessor.
+    pub host: String,
+    pub version: String,
+    pub heartbeat_interval: Duration,
+    pub heartbeat_timeout: Duration,
+    pub sweep_interval: Duration,
+    pub poll_interval: Duration,
+    /// How long rows of dead and left replicas stay.
+    pub retention: Duration,
+    pub clean_interval: Duration,
+    pub drain_grace: Duration,
+    pub slots: usize,
+    /// What a run's own policy is laid over.
+    pub runs: Policy,
+    pub keep_finished: Duration,
+    pub keep_verdicts: Duration,
+    /// Batches of events.
+    pub keep_events: u64,
+    /// Limits of this replica by queue and by task.
+    pub queues: BTreeMap<String, QueueLimit>,
+    pub tasks: BTreeMap<String, usize>,
+    #[doc(hidden)]
+    pub hole: Option<Hole>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueLimit {
+    pub concurrency: Option<usize>,
+    /// Starts per second.
+    pub rate: Option<f64>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let day = Duration::from_secs(86_400);
+        Settings {
+            host: "localhost".to_string(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            heartbeat_interval: Duration::from_secs(10),
+            heartbeat_timeout: Duration::from_secs(60),
+            sweep_interval: Duration::from_secs(30),
+            poll_interval: Duration::from_secs(1),
+            retention: Duration::from_secs(3600),
+            clean_interval: Duration::from_secs(3600),
+            drain_grace: Duration::from_secs(30),
+            slots: 64,
+            runs: Policy::BASELINE,
+            keep_finished: day * 30,
+            keep_verdicts: day * 30,
+            keep_events: 100_000,
+            queues: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            hole: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The rules that bind several settings to each other.
+    pub fn check(&self) -> Result<()> {
+        if self.heartbeat_interval > self.heartbeat_timeout / 3 || self.heartbeat_interval.is_zero() {
+            return Err(Error::Invalid(Invalid::new(
+                "replica.heartbeat_interval",
+                format!("{:?}", format_duration(self.heartbeat_interval)),
+                format!(
+                    "is not within a third of replica.heartbeat_timeout ({:?})",
+                    format_duration(self.heartbeat_timeout)
+                ),
+                format!("set it to at most {:?}, or raise the timeout", format_duration(self.heartbeat_timeout / 3)),
+            )));
+        }
+        for (field, span) in [
+            ("replica.sweep_interval", self.sweep_interval),
+            ("replica.poll_interval", self.poll_interval),
+            ("replica.clean_interval", self.clean_interval),
+        ] {
+            if span.is_zero() {
+                return Err(Error::Invalid(Invalid::new(field, "\"0s\"", "is zero", "use a duration above zero")));
+            }
+        }
+        if self.slots == 0 || self.slots > MOST_SLOTS {
+            let hint = format!("use a whole number from 1 to {MOST_SLOTS}");
+            return Err(Error::Invalid(Invalid::new("replica.slots", self.slots, "is out of range", hint)));
+        }
+        Ok(())
+    }
+
+    /// No single store call of a loop takes longer; so every loop turns well within half a timeout.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.heartbeat_timeout / 3
+    }
+
+    /// How long a loop may idle before it looks again.
+    pub(crate) fn idle_limit(&self) -> Duration {
+        self.poll_interval.min(self.heartbeat_timeout / 4)
+    }
+
+    /// Counted from when the last acknowledged renewal was sent; whoever takes over waits longer.
+    pub(crate) fn renew_deadline(&self) -> Duration {
+        self.heartbeat_timeout * 2 / 3
+    }
+}
+
+const MOST_SLOTS: usize = 1_000_000;

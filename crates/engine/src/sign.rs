@@ -1,0 +1,152 @@
+//! Progress, checkpoints and heartbeats by hand, gathered in memory and written in batches.
+
+use crate::Stop;
+use crate::env::Env;
+use crate::life::{Life, Phase};
+use crate::perform::Entry;
+use everbeat_model::{BootInstant, Json, Token};
+use everbeat_store::{Sign, Signed};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Progress is written this often at most; a checkpoint at once.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+const BATCH: usize = 1000;
+
+type Acknowledge = oneshot::Sender<Result<(), Stop>>;
+
+pub(crate) enum Request {
+    Progress(Arc<Entry>),
+    Checkpoint(Arc<Entry>, Json, Acknowledge),
+}
+
+/// A performer's way to the signing loop.
+#[derive(Clone)]
+pub(crate) struct Signer {
+    env: Arc<dyn Env>,
+    requests: mpsc::Sender<Request>,
+}
+
+impl Signer {
+    pub(crate) fn new(env: Arc<dyn Env>, capacity: usize) -> (Signer, mpsc::Receiver<Request>) {
+        let (requests, received) = mpsc::channel(capacity);
+        (Signer { env, requests }, received)
+    }
+
+    pub(crate) fn now(&self) -> BootInstant {
+        self.env.boot()
+    }
+
+    pub(crate) fn sleep(&self, span: Duration) -> impl Future<Output = ()> + use<> {
+        self.env.sleep_until(self.env.boot() + span)
+    }
+
+    /// Queues the entry unless it already waits. A full queue drops the hint: the next one follows.
+    pub(crate) fn nudge(&self, entry: &Arc<Entry>) {
+        if !std::mem::replace(&mut entry.vital().queued, true)
+            && self.requests.try_send(Request::Progress(entry.clone())).is_err()
+        {
+            entry.vital().queued = false;
+        }
+    }
+
+    pub(crate) async fn checkpoint(&self, entry: &Arc<Entry>, value: Json) -> Result<(), Stop> {
+        let (acknowledge, acknowledged) = oneshot::channel();
+        let request = Request::Checkpoint(entry.clone(), value, acknowledge);
+        self.requests.send(request).await.map_err(|_| Stop::Fenced)?;
+        acknowledged.await.unwrap_or(Err(Stop::Fenced))
+    }
+}
+
+struct Pending {
+    entry: Arc<Entry>,
+    checkpoint: Option<Json>,
+    acknowledge: Vec<Acknowledge>,
+}
+
+pub(crate) async fn run(life: Arc<Life>, mut requests: mpsc::Receiver<Request>) {
+    let mut pending: BTreeMap<Token, Pending> = BTreeMap::new();
+    let mut received = Vec::new();
+    let mut written = life.core.env.boot();
+    loop {
+        if matches!(life.phase(), Phase::Fenced | Phase::Left) {
+            return;
+        }
+        let urgent = pending.values().any(|pending| !pending.acknowledge.is_empty());
+        if !urgent {
+            let pause = life.core.env.sleep_until(written + PROGRESS_PAUSE);
+            let gathered = !pending.is_empty();
+            tokio::select! {
+                biased;
+                count = requests.recv_many(&mut received, BATCH) => if count == 0 { return },
+                () = pause, if gathered => {}
+            }
+        }
+        while received.len() < BATCH
+            && let Ok(request) = requests.try_recv()
+        {
+            received.push(request);
+        }
+        received.drain(..).for_each(|request| gather(&mut pending, request));
+        let urgent = pending.values().any(|pending| !pending.acknowledge.is_empty());
+        if urgent || life.core.env.boot() >= written + PROGRESS_PAUSE {
+            write(&life, &mut pending).await;
+            written = life.core.env.boot();
+        }
+    }
+}
+
+fn gather(pending: &mut BTreeMap<Token, Pending>, request: Request) {
+    let (Request::Progress(entry) | Request::Checkpoint(entry, ..)) = &request;
+    let slot = pending.entry(entry.token()).or_insert_with(|| Pending {
+        entry: entry.clone(),
+        checkpoint: None,
+        acknowledge: Vec::new(),
+    });
+    if let Request::Checkpoint(_, value, acknowledge) = request {
+        slot.checkpoint = Some(value);
+        slot.acknowledge.push(acknowledge);
+    }
+}
+
+async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
+    let signs = pending.values().map(|pending| {
+        let mut vital = pending.entry.vital();
+        vital.queued = false;
+        Sign {
+            shown: pending.entry.claimed.lease.shown(),
+            progress: vital.progress.clone(),
+            checkpoint: pending.checkpoint.clone(),
+        }
+    });
+    match life.call(life.core.store.sign(signs.collect())).await {
+        Ok(answers) => {
+            for (answer, (_, pending)) in answers.into_iter().zip(std::mem::take(pending)) {
+                let answer = match answer {
+                    Signed::Accepted { cancel_asked } => {
+                        if cancel_asked && pending.entry.ask_cancel(life.core.env.boot()) {
+                            life.rearm(&pending.entry);
+                        }
+                        Ok(())
+                    }
+                    Signed::Fenced => {
+                        // Its end has been stored by somebody else: nothing it does can count.
+                        if !pending.entry.vital().judged {
+                            pending.entry.kill(Stop::Fenced);
+                        }
+                        Err(Stop::Fenced)
+                    }
+                };
+                pending.acknowledge.into_iter().for_each(|acknowledge| _ = acknowledge.send(answer));
+            }
+        }
+        Err(error) => {
+            tracing::debug!(%error, "progress and checkpoints wait for the store");
+            life.core.env.sleep(RETRY_PAUSE).await;
+        }
+    }
+}

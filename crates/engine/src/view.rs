@@ -1,0 +1,95 @@
+use crate::Engine;
+use crate::engine::lock;
+use everbeat_model::policy::HeartbeatMode;
+use everbeat_model::replica::ReplicaState;
+use everbeat_model::watch::Appearance;
+use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunState, StoreTime};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A run as this replica sees it: what is stored, and what it knows of its life.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunView {
+    pub run: Run,
+    /// Of a running one.
+    pub liveness: Option<Liveness>,
+    pub last_heartbeat_at: Option<StoreTime>,
+    pub heartbeat_deadline: Option<StoreTime>,
+    pub deadline: Option<StoreTime>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Liveness {
+    Alive,
+    Suspect,
+    Stalled,
+    Unknown,
+}
+
+impl Engine {
+    pub(crate) fn view(&self, run: Run) -> RunView {
+        if run.state != RunState::Running {
+            return RunView {
+                last_heartbeat_at: run.last_heartbeat_at,
+                liveness: None,
+                heartbeat_deadline: None,
+                deadline: None,
+                run,
+            };
+        }
+        let (liveness, own) = self.life_of(&run);
+        let policy = run.spec.policy.clone();
+        let last_heartbeat_at = own.or(run.last_heartbeat_at);
+        RunView {
+            liveness: Some(liveness),
+            heartbeat_deadline: last_heartbeat_at.zip(policy.heartbeat_timeout).map(|(at, timeout)| at.plus(timeout)),
+            deadline: run.started_at.zip(policy.deadline).map(|(at, deadline)| at.plus(deadline)),
+            last_heartbeat_at,
+            run,
+        }
+    }
+
+    /// How a running run does, and its last sign of life if it is performed here.
+    fn life_of(&self, run: &Run) -> (Liveness, Option<StoreTime>) {
+        let (Some(life), Some(owner)) = (self.core.life(), run.replica_id) else { return (Liveness::Unknown, None) };
+        if owner != life.id {
+            return (self.appearance(owner), None);
+        }
+        let now = self.core.env.boot();
+        let entry = life.table().of_run(run.id).filter(|entry| entry.claimed.lease.attempt == run.attempt);
+        let Some(entry) = entry else { return (Liveness::Unknown, None) };
+        let policy = &run.spec.policy;
+        let (last_beat, last_progress) = {
+            let vital = entry.vital();
+            (vital.last_beat, vital.last_progress)
+        };
+        let older = |than: BootInstant, span: Option<Duration>| span.is_some_and(|span| now.since(than) >= span);
+        let liveness = if older(last_progress, policy.stall_timeout) {
+            Liveness::Stalled
+        } else if policy.heartbeat == HeartbeatMode::Manual && older(last_beat, Some(policy.heartbeat_interval * 2)) {
+            Liveness::Suspect
+        } else {
+            Liveness::Alive
+        };
+        (liveness, Some(life.last_heartbeat_at(&entry)))
+    }
+
+    fn appearance(&self, owner: ReplicaId) -> Liveness {
+        let Some(life) = self.core.life() else { return Liveness::Unknown };
+        match lock(&life.watch).appearance(owner, self.core.env.boot()) {
+            Appearance::Alive => Liveness::Alive,
+            Appearance::Suspect => Liveness::Suspect,
+            Appearance::Unknown => Liveness::Unknown,
+        }
+    }
+
+    /// How a replica looks from here: itself alive, others by observation, the gone not at all.
+    pub fn liveness_of(&self, replica: &Replica) -> Option<Liveness> {
+        match replica.state {
+            ReplicaState::Dead | ReplicaState::Left => None,
+            _ if self.replica_id() == Some(replica.id) => Some(Liveness::Alive),
+            _ => Some(self.appearance(replica.id)),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+use crate::task::Typed;
+use crate::{StoreOptions, System, open_store};
+use everbeat_engine::{Ctx, Env, Failure, RunView, Settings, Submit, Tasks};
+use everbeat_model::{Json, Policy, PolicyPatch, RunId, RunState};
+use everbeat_store::Store;
+use everbeat_supervisor::HostLocks;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A running replica inside this program.
+#[derive(Clone)]
+pub struct Engine {
+    engine: everbeat_engine::Engine,
+}
+
+/// An engine that is being put together.
+pub struct Builder {
+    url: String,
+    data_dir: Option<PathBuf>,
+    tasks: Tasks,
+    settings: Settings,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Engine(#[from] everbeat_engine::Error),
+    #[error(transparent)]
+    Store(#[from] everbeat_store::Error),
+    #[error("the data folder cannot be used: {0}")]
+    DataDir(#[from] std::io::Error),
+    #[error("run {id} {}: {error}", state.as_str())]
+    RunEnded { id: RunId, state: RunState, error: Json },
+    #[error("the result of run {id} is of another type: {problem}")]
+    ResultType { id: RunId, problem: String },
+}
+
+impl Engine {
+    /// Begins with a store: `sqlite://path`, `postgres://…` or `memory:`.
+    pub fn open(url: impl Into<String>) -> Builder {
+        Builder { url: url.into(), data_dir: None, tasks: crate::tasks(), settings: Settings::default() }
+    }
+
+    /// Submits a run of a task with typed input.
+    pub async fn submit<I: Serialize>(&self, task: &str, input: &I) -> Result<RunHandle, Error> {
+        self.submit_with(Submit::new(task, Json::of(input))).await
+    }
+
+    /// Submits a run with queue, priority, time, policy or unique key of its own.
+    pub async fn submit_with(&self, submit: Submit) -> Result<RunHandle, Error> {
+        let submission = self.engine.submit(submit, None).await?;
+        Ok(RunHandle { id: submission.id, engine: self.engine.clone() })
+    }
+
+    /// A handle on a run that exists already.
+    pub fn run(&self, id: RunId) -> RunHandle {
+        RunHandle { id, engine: self.engine.clone() }
+    }
+
+    /// Stops claiming, lets work finish for the configured grace, releases the rest, and leaves.
+    pub async fn drain(&self) {
+        self.engine.drain().await;
+    }
+
+    /// What stands below: everything that the server offers over HTTP.
+    pub fn inner(&self) -> &everbeat_engine::Engine {
+        &self.engine
+    }
+}
+
+impl Builder {
+    /// Registers an async function as a task. Its input and output are JSON by serde; an input that
+    /// does not fit fails the run for good.
+    pub fn task<F, Fut, I, O>(mut self, name: impl Into<String>, function: F) -> Builder
+    where
+        F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, Failure>> + Send + 'static,
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + 'static,
+    {
+        self.tasks.add(name, Typed::new(function));
+        self
+    }
+
+    /// How many runs this replica performs at once.
+    pub fn slots(mut self, slots: usize) -> Builder {
+        self.settings.slots = slots;
+        self
+    }
+
+    /// A folder of this machine for the replica's kernel lock: with it, a program that was killed and
+    /// started again takes its runs back at once. On SQLite the database file serves by itself.
+    pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Builder {
+        self.data_dir = Some(folder.into());
+        self
+    }
+
+    /// The policy that runs have unless they say otherwise, as a JSON object of what differs from the
+    /// built-in one.
+    pub fn policy(mut self, patch: &serde_json::Value) -> Result<Builder, Error> {
+        let policy = PolicyPatch::parse(patch).and_then(|patch| patch.over(&Policy::BASELINE));
+        self.settings.runs = policy.map_err(everbeat_engine::Error::Invalid)?;
+        Ok(self)
+    }
+
+    /// Changes any other setting.
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Builder {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Opens the store, joins and begins to work. Must be called inside a Tokio runtime.
+    pub async fn start(self) -> Result<Engine, Error> {
+        let env: Arc<dyn Env> = System::new();
+        let store: Arc<dyn Store> = open_store(&self.url, StoreOptions::default(), &env).await?;
+        let mut settings = self.settings;
+        let locks = self.data_dir.as_deref().map(HostLocks::open).transpose()?;
+        if let Some(locks) = &locks {
+            settings.host = locks.host().to_string();
+        }
+        let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);
+        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, locks)?;
+        engine.start();
+        Ok(Engine { engine })
+    }
+}
+
+/// A submitted run.
+#[derive(Clone)]
+pub struct RunHandle {
+    id: RunId,
+    engine: everbeat_engine::Engine,
+}
+
+/// One wait for the end of a run; longer waits are several.
+const WAIT: Duration = Duration::from_secs(60);
+
+impl RunHandle {
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// The run as it is now.
+    pub async fn view(&self) -> Result<RunView, Error> {
+        Ok(self.engine.run(self.id).await?)
+    }
+
+    /// Waits until the run is finished, however it ends.
+    pub async fn wait(&self) -> Result<RunView, Error> {
+        loop {
+            let view = self.engine.wait(self.id, WAIT).await?;
+            if view.run.state.finished() {
+                return Ok(view);
+            }
+        }
+    }
+
+    /// Waits for the end and reads the result; a run that failed or was cancelled is an error.
+    pub async fn result<O: DeserializeOwned>(&self) -> Result<O, Error> {
+        let run = self.wait().await?.run;
+        if run.state != RunState::Succeeded {
+            return Err(Error::RunEnded { id: self.id, state: run.state, error: run.error.unwrap_or_default() });
+        }
+        let problem = |error: serde_json::Error| Error::ResultType { id: self.id, problem: error.to_string() };
+        run.result.unwrap_or_default().read().map_err(problem)
+    }
+
+    pub async fn cancel(&self) -> Result<(), Error> {
+        self.engine.cancel(self.id).await?;
+        Ok(())
+    }
+}

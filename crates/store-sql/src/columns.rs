@@ -1,0 +1,100 @@
+//! What both databases select alike. The order of columns is that of `decode::RunCells` and its
+//! neighbours.
+
+/// A run put together from the four tables; `r` is its row.
+pub(crate) const RUN_COLUMNS: &str = "\
+  r.id, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.created_at, \
+  coalesce(c.run_at, r.run_at), \
+  case when l.run_id is not null then 'running' when d.run_id is not null then d.state \
+    when q.run_id is null and c.run_id is not null then 'scheduled' else 'ready' end, \
+  coalesce(l.attempt, d.attempt, q.attempt, c.attempt, 0), \
+  coalesce(l.granted_at, d.started_at), d.finished_at, \
+  coalesce(l.replica_id, d.replica_id), coalesce(l.worker_id, d.worker_id), \
+  case when l.run_id is null then d.last_heartbeat_at \
+    when p.last_heartbeat_at > l.last_heartbeat_at then p.last_heartbeat_at else l.last_heartbeat_at end, \
+  l.cancel_requested_at, d.result, \
+  case when l.run_id is not null then null when d.run_id is null then a.error \
+    when d.state <> 'succeeded' then d.error end, \
+  s.progress, s.checkpoint";
+
+/// Each by primary key.
+pub(crate) const RUN_JOINS: &str = "\
+  left join lease l on l.run_id = r.id \
+  left join replica p on p.id = l.replica_id \
+  left join done d on d.run_id = r.id \
+  left join ready q on q.queue = r.queue and q.task = r.task and q.rank = -r.priority and q.run_id = r.id \
+  left join scheduled c on c.run_id = r.id \
+  left join attempt a on a.run_id = r.id and a.attempt = coalesce(q.attempt, c.attempt) \
+  left join run_sign s on s.run_id = r.id";
+
+pub(crate) const REPLICA_COLUMNS: &str = "\
+  p.id, p.host, p.version, p.state, p.beat, p.started_at, p.last_heartbeat_at, p.heartbeat_interval_us, \
+  p.heartbeat_timeout_us, p.clock_skew_ms";
+
+/// A lease with all that settling it needs; `l` is its row, `r` its run's, `p` its owner's, which may
+/// be missing.
+pub(crate) const HELD_COLUMNS: &str = "\
+  l.run_id, l.replica_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, l.last_heartbeat_at, \
+  l.cancel_requested_at, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key";
+
+pub(crate) const VERDICT_COLUMNS: &str =
+    "id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, run_id, attempt, followed_by";
+
+/// The attempts of one run, oldest first: those before the last, the one that ended it, the running
+/// one. `{}` is the parameter.
+pub(crate) fn attempts_sql(run: &str) -> String {
+    format!(
+        "select attempt, outcome, replica_id, worker_id, started_at, ended_at, last_heartbeat_at, error, verdict_id \
+           from attempt where run_id = {run} \
+         union all \
+         select attempt, outcome, replica_id, worker_id, started_at, finished_at, last_heartbeat_at, error, verdict_id \
+           from done where run_id = {run} and outcome is not null \
+         union all \
+         select attempt, null, replica_id, worker_id, granted_at, null, last_heartbeat_at, null, null \
+           from lease where run_id = {run} \
+         order by 1"
+    )
+}
+
+/// What `AUDIT_COUNTS_SQL` counts, in its order.
+pub(crate) const AUDIT_COUNTS: [&str; 10] = [
+    "runs",
+    "scheduled",
+    "ready",
+    "running",
+    "leases",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "replicas",
+    "attempts",
+];
+
+/// One statement, so that every run is counted in one state only.
+pub(crate) const AUDIT_COUNTS_SQL: &str = "\
+  select (select count(*) from run), (select count(*) from scheduled), (select count(*) from ready), \
+    (select count(*) from lease), (select count(*) from lease), \
+    (select count(*) from done where state = 'succeeded'), (select count(*) from done where state = 'failed'), \
+    (select count(*) from done where state = 'cancelled'), (select count(*) from replica), \
+    (select count(*) from attempt) + (select count(*) from done where outcome is not null)";
+
+/// At most so many violations of each sort are looked for; the audit names no more than this.
+pub(crate) const VIOLATION_LIMIT: usize = 100;
+
+/// Runs that are in none of the four places, or in several, and in how many.
+pub(crate) const AUDIT_PLACES_SQL: &str = "\
+  select r.id, count(x.run_id) from run r left join (\
+    select run_id from scheduled union all select run_id from ready \
+    union all select run_id from lease union all select run_id from done) x on x.run_id = r.id \
+  group by r.id having count(x.run_id) <> 1 order by r.id limit 100";
+
+/// Leases whose replica has no row, and that replica.
+pub(crate) const AUDIT_OWNERLESS_SQL: &str = "\
+  select l.run_id, l.replica_id from lease l \
+  where not exists (select 1 from replica p where p.id = l.replica_id) order by l.run_id limit 100";
+
+/// Attempts that ended although an earlier one counts.
+pub(crate) const AUDIT_G1_SQL: &str = "\
+  select a.run_id, a.attempt from attempt a \
+  left join done d on d.run_id = a.run_id left join lease l on l.run_id = a.run_id \
+  where d.attempt < a.attempt or l.attempt <= a.attempt order by a.run_id, a.attempt limit 100";

@@ -1,0 +1,36 @@
+//! From the model to what columns hold.
+
+use everbeat_model::{Ending, Next, Outcome, RunState, Settlement};
+use std::time::Duration;
+
+/// Longer spans are stored as this one, so that no sum with a time overflows. It is about 70,000
+/// years.
+const SPAN_US_MAX: i64 = i64::MAX / 4;
+
+/// Idempotency keys are remembered for so long.
+pub(crate) const IDEMPOTENCY_KEEP_US: i64 = 86_400_000_000;
+
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(SPAN_US_MAX).min(SPAN_US_MAX)
+}
+
+/// A limit as the databases take it.
+pub(crate) fn limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// What ends a run whose own ending the database cannot hold.
+pub(crate) fn unstorable(settlement: &Settlement, reason: &str) -> Settlement {
+    let message = format!("the outcome could not be stored: {reason}");
+    Settlement {
+        ending: Ending::because(Outcome::Failed, "unstorable", &message.replace('\0', "")),
+        next: Next::Finish(RunState::Failed),
+        verdict: None,
+        ..settlement.clone()
+    }
+}
+
+/// Counters as PostgreSQL's `integer` holds them.
+pub(crate) fn int(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,72 @@
+//! Migrations are embedded, forward only, and checked: an applied one must not change, and a schema
+//! newer than this program is refused.
+
+use everbeat_store::{Error, Result};
+
+pub(crate) struct Migration {
+    pub(crate) version: i64,
+    pub(crate) name: &'static str,
+    pub(crate) sql: &'static str,
+}
+
+pub(crate) const SQLITE: &[Migration] =
+    &[Migration { version: 1, name: "runs", sql: include_str!("migrations/sqlite/0001_runs.sql") }];
+
+pub(crate) const POSTGRES: &[Migration] =
+    &[Migration { version: 1, name: "runs", sql: include_str!("migrations/postgres/0001_runs.sql") }];
+
+/// What remains to be applied, given the versions and checksums found in the store.
+pub(crate) fn pending<'a>(
+    known: &'a [Migration],
+    applied: &[(i64, String)],
+    store: &str,
+) -> Result<Vec<&'a Migration>> {
+    for (version, checksum) in applied {
+        let Some(migration) = known.iter().find(|migration| migration.version == *version) else {
+            let newest = known.last().map_or(0, |migration| migration.version);
+            return Err(Error::Refused(format!(
+                "{store} has schema version {version}, and this program knows only up to {newest}: \
+                 a newer everbeat has used it; run that version or a newer one"
+            )));
+        };
+        if *checksum != migration.checksum() {
+            return Err(Error::Refused(format!(
+                "{store} was prepared by another build: its schema version {version} ({}) differs from this \
+                 program's; use the build that made it, or a fresh store",
+                migration.name
+            )));
+        }
+    }
+    Ok(known.iter().filter(|migration| applied.iter().all(|(version, _)| *version != migration.version)).collect())
+}
+
+impl Migration {
+    /// FNV-1a: it finds accidental edits, which is all that is asked of it.
+    pub(crate) fn checksum(&self) -> String {
+        let hash = self
+            .sql
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        format!("{hash:016x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(applied: &[(i64, String)]) -> String {
+        match pending(SQLITE, applied, "the file") {
+            Err(Error::Refused(message)) => message,
+            other => panic!("not refused: {:?}", other.map(|pending| pending.len())),
+        }
+    }
+
+    #[test]
+    fn a_newer_or_edited_schema_is_refused_and_an_applied_one_is_not_applied_again() {
+        assert!(refusal(&[(99, String::new())]).contains("schema version 99"));
+        assert!(refusal(&[(1, "0".to_string())]).contains("another build"));
+        assert!(pending(SQLITE, &[(1, SQLITE[0].checksum())], "the file").is_ok_and(|left| left.is_empty()));
+        assert_eq!(pending(SQLITE, &[], "the file").map(|left| left.len()), Ok(SQLITE.len()));
+    }
+}

@@ -1,0 +1,71 @@
+use super::Postgres;
+use crate::decode::whole;
+use async_trait::async_trait;
+use everbeat_model::StoreTime;
+use everbeat_model::event::{PER_BATCH, expand};
+use everbeat_store::{EventPage, Events, Result};
+use tokio_postgres::Row;
+
+/// Only batches whose transaction, and every one before it, has ended: what is below one that is shown
+/// is complete, so a follower never passes over one that is still being written. (A long writing
+/// transaction anywhere on the server holds the log back for as long; nothing is decided from it.)
+const VISIBLE: &str = "batch < (select base from log) + pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+
+/// Batches read at once: each may be large.
+const CHUNK: i64 = 16;
+
+const TRIM: &str = "\
+    with last as materialized (select batch from event order by batch desc offset $1 limit 1), \
+    dropped as (delete from event e using last where e.batch <= last.batch returning e.batch), \
+    noted as (update log set trimmed_through = greatest(trimmed_through, d.batch) \
+      from (select max(batch) as batch from dropped) d where d.batch is not null) \
+    select count(*) from dropped";
+
+#[async_trait]
+impl Events for Postgres {
+    async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
+        let link = self.read();
+        let first = i64::try_from(after / PER_BATCH).unwrap_or(i64::MAX);
+        let sql = format!(
+            "select batch, at, body, (select trimmed_through from log) from event \
+             where batch >= $1 and {VISIBLE} order by batch limit $2"
+        );
+        let mut page = EventPage::default();
+        let mut next = first;
+        loop {
+            let rows = link.query(&sql, &[&next, &CHUNK]).await?;
+            for row in &rows {
+                page.gap |= after > 0 && row.get::<_, i64>(3) > first;
+                page.events.extend(expanded(row).into_iter().filter(|event| event.id > after));
+                if page.events.len() >= limit {
+                    return Ok(page);
+                }
+            }
+            match rows.last() {
+                Some(row) if rows.len() as i64 == CHUNK => next = row.get::<_, i64>(0).saturating_add(1),
+                _ => break,
+            }
+        }
+        if page.events.is_empty() && after > 0 {
+            let rows = link.query("select trimmed_through > $1 from log", &[&first]).await?;
+            page.gap = rows.first().is_some_and(|row| row.get(0));
+        }
+        Ok(page)
+    }
+
+    async fn last_event(&self) -> Result<u64> {
+        let sql = format!("select batch, at, body from event where {VISIBLE} order by batch desc limit 1");
+        let rows = self.read().query(&sql, &[]).await?;
+        Ok(rows.first().and_then(|row| expanded(row).last().map(|event| event.id)).unwrap_or(0))
+    }
+
+    async fn trim_events(&self, keep: u64) -> Result<usize> {
+        let keep = i64::try_from(keep).unwrap_or(i64::MAX);
+        let rows = self.slow.query(TRIM, &[&keep]).await?;
+        Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
+    }
+}
+
+fn expanded(row: &Row) -> Vec<everbeat_model::Event> {
+    expand(whole(row.get(0)), StoreTime(row.get(1)), row.get(2))
+}

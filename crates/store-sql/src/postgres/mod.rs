@@ -1,0 +1,79 @@
+//! The store in PostgreSQL, for many servers at once.
+//!
+//! There is no pool: each role has its own connection (reads have a few), on which statements are
+//! pipelined. So a flood of one sort never holds up another; above all, nothing holds up renewal.
+
+mod audit;
+mod cancel;
+mod claim;
+mod enqueue;
+mod events;
+mod fault;
+mod forget;
+mod leases;
+mod link;
+mod migrate;
+mod options;
+mod promote;
+mod queues;
+mod reopen;
+mod replicas;
+mod runs;
+mod settle;
+mod sign;
+mod sql;
+mod tasks;
+mod tls;
+mod transaction;
+mod verdicts;
+mod wakes;
+
+pub use options::PostgresOptions;
+
+use everbeat_store::Result;
+use link::{Link, Role, Target};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use transaction::Exclusive;
+use wakes::Hints;
+
+pub struct Postgres {
+    /// Renewals, joins and verdicts on replicas; nothing else may delay them.
+    renew: Link,
+    claim: Link,
+    settle: Link,
+    /// Enqueues and commands that are one statement.
+    command: Link,
+    /// Those that are several, one transaction at a time.
+    exclusive: Exclusive,
+    reads: Vec<Link>,
+    next_read: AtomicUsize,
+    /// What may look through whole tables.
+    slow: Link,
+    hints: Hints,
+}
+
+impl Postgres {
+    /// Connects, brings the schema up to date, and starts to listen for hints. Must be called inside
+    /// a tokio runtime. Later losses of the connection are healed by the next call.
+    pub async fn open(url: &str, options: PostgresOptions) -> Result<Postgres> {
+        let target = Arc::new(Target::new(url, &options)?);
+        migrate::migrate(&target).await?;
+        let link = |role| Link::new(role, target.clone());
+        Ok(Postgres {
+            renew: link(Role::Renew),
+            claim: link(Role::Claim),
+            settle: link(Role::Settle),
+            command: link(Role::Command),
+            exclusive: Exclusive::new(target.clone()),
+            reads: (0..options.read_connections.max(1)).map(|_| link(Role::Read)).collect(),
+            next_read: AtomicUsize::new(0),
+            slow: link(Role::Slow),
+            hints: Hints::start(target.clone()),
+        })
+    }
+
+    fn read(&self) -> &Link {
+        &self.reads[self.next_read.fetch_add(1, Ordering::Relaxed) % self.reads.len()]
+    }
+}

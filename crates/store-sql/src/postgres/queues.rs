@@ -1,0 +1,51 @@
+use super::Postgres;
+use super::sql::{append_event, now};
+use crate::decode::whole;
+use async_trait::async_trait;
+use everbeat_model::event::line;
+use everbeat_model::queue::Queue;
+use everbeat_store::{Queues, Result};
+
+const QUEUES: &str = "\
+    select name, bool_or(paused), sum(scheduled)::bigint, sum(ready)::bigint, sum(running)::bigint from (\
+      select name, paused, 0 as scheduled, 0 as ready, 0 as running from queue \
+      union all select r.queue, false, count(*), 0, 0 from scheduled x join run r on r.id = x.run_id group by r.queue \
+      union all select queue, false, 0, count(*), 0 from ready group by queue \
+      union all select r.queue, false, 0, 0, count(*) from lease x join run r on r.id = x.run_id group by r.queue) x \
+    group by name order by name";
+
+/// A queue that was never paused is not changed by being resumed, though it is known from then on.
+const PAUSE: &str = concat!(
+    "with ",
+    now!(),
+    ", before as materialized (select exists (select 1 from queue where name = $1) as known), \
+     written as (insert into queue as q (name, paused) values ($1, $2) \
+       on conflict (name) do update set paused = excluded.paused where q.paused <> excluded.paused returning 1), \
+     changed as materialized (select 1 from written, before where $2 or before.known), \
+     logged as (",
+    append_event!(),
+    "t.now, $3 from t, changed) \
+     select count(*) > 0 from changed"
+);
+
+#[async_trait]
+impl Queues for Postgres {
+    async fn queues(&self) -> Result<Vec<Queue>> {
+        let rows = self.slow.query(QUEUES, &[]).await?;
+        let queue = |row: &tokio_postgres::Row| Queue {
+            name: row.get(0),
+            paused: row.get(1),
+            scheduled: whole(row.get(2)),
+            ready: whole(row.get(3)),
+            running: whole(row.get(4)),
+        };
+        Ok(rows.iter().map(queue).collect())
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        let kind = if paused { "queue.paused" } else { "queue.resumed" };
+        let event = line(kind, queue, None, None);
+        let rows = self.command.query(PAUSE, &[&queue, &paused, &event]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+}

@@ -1,0 +1,121 @@
+use super::fault::Outcome;
+use super::writer::Tx;
+use everbeat_model::event::line;
+use everbeat_model::{NewRun, Policy, RunId};
+use everbeat_store::{Enqueue, Enqueued, Error};
+use rusqlite::{CachedStatement, OptionalExtension, params};
+use std::sync::Arc;
+use uuid::Uuid;
+
+pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
+    if let Some(idempotency) = &request.idempotency
+        && let Some((fingerprint, ids)) = seen(tx, &idempotency.key)?
+    {
+        if fingerprint != idempotency.fingerprint {
+            return Err(Error::KeyReused { key: idempotency.key.clone() }.into());
+        }
+        return Ok(ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect());
+    }
+    let mut inserts = Inserts::prepare(tx)?;
+    let mut answers = Vec::with_capacity(request.runs.len());
+    let mut lines = Vec::with_capacity(request.runs.len());
+    for run in &request.runs {
+        let answer = inserts.add(tx, run)?;
+        if let Enqueued::Created(id) = answer {
+            lines.push(line("run.created", &id.to_string(), None, None));
+        }
+        answers.push(answer);
+    }
+    if let Some(idempotency) = &request.idempotency {
+        let ids: Vec<u8> = answers.iter().flat_map(|answer| answer.id().0.into_bytes()).collect();
+        tx.connection
+            .prepare_cached("insert into idempotency (key, fingerprint, run_ids, created_at) values (?1, ?2, ?3, ?4)")?
+            .execute(params![idempotency.key, idempotency.fingerprint, ids, tx.now.0])?;
+    }
+    tx.append_events(&lines)?;
+    Ok(answers)
+}
+
+struct Inserts<'a> {
+    run: CachedStatement<'a>,
+    ready: CachedStatement<'a>,
+    policy: Option<(Arc<Policy>, String)>,
+}
+
+impl<'a> Inserts<'a> {
+    fn prepare(tx: &Tx<'a>) -> Outcome<Inserts<'a>> {
+        Ok(Inserts {
+            run: tx.connection.prepare_cached(
+                "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) on conflict (id) do nothing",
+            )?,
+            ready: tx.connection.prepare_cached(
+                "insert into ready (queue, task, rank, run_id, attempt, tries, losses) values (?1, ?2, ?3, ?4, 0, 0, 0)",
+            )?,
+            policy: None,
+        })
+    }
+
+    fn add(&mut self, tx: &Tx<'_>, run: &NewRun) -> Outcome<Enqueued> {
+        let (id, spec) = (run.id.0.into_bytes(), &run.spec);
+        if let Some(key) = &spec.unique_key
+            && let Some(holder) = holder_of(tx, key)?
+        {
+            return Ok(Enqueued::Exists(RunId(holder)));
+        }
+        let inserted = self.run.execute(params![
+            id,
+            spec.kind.as_str(),
+            spec.task,
+            spec.queue,
+            spec.priority,
+            spec.input.as_str(),
+            stored_policy(&mut self.policy, &spec.policy),
+            spec.unique_key,
+            tx.now.0,
+            run.run_at.map(|at| at.0),
+        ])?;
+        if inserted == 0 {
+            // The same request again, after its first answer was lost.
+            return Ok(Enqueued::Exists(run.id));
+        }
+        if let Some(key) = &spec.unique_key {
+            tx.connection
+                .prepare_cached("insert into unique_key (key, run_id) values (?1, ?2)")?
+                .execute(params![key, id])?;
+        }
+        match run.run_at {
+            Some(at) if at > tx.now => {
+                tx.connection
+                    .prepare_cached(
+                        "insert into scheduled (run_id, run_at, attempt, tries, losses) values (?1, ?2, 0, 0, 0)",
+                    )?
+                    .execute(params![id, at.0])?;
+            }
+            _ => _ = self.ready.execute(params![spec.queue, spec.task, -i32::from(spec.priority), id])?,
+        }
+        Ok(Enqueued::Created(run.id))
+    }
+}
+
+/// Runs enqueued together mostly share one policy; writing it out once is enough.
+fn stored_policy<'c>(cache: &'c mut Option<(Arc<Policy>, String)>, policy: &Arc<Policy>) -> &'c str {
+    if !cache.as_ref().is_some_and(|(cached, _)| Arc::ptr_eq(cached, policy)) {
+        *cache = Some((policy.clone(), policy.to_stored()));
+    }
+    cache.as_ref().map_or("{}", |(_, stored)| stored)
+}
+
+pub(super) fn holder_of(tx: &Tx<'_>, key: &str) -> Outcome<Option<Uuid>> {
+    let mut select = tx.connection.prepare_cached("select run_id from unique_key where key = ?1")?;
+    Ok(select.query_row([key], |row| row.get::<_, [u8; 16]>(0)).optional()?.map(Uuid::from_bytes))
+}
+
+fn seen(tx: &Tx<'_>, key: &str) -> Outcome<Option<(String, Vec<Uuid>)>> {
+    let mut select = tx.connection.prepare_cached("select fingerprint, run_ids from idempotency where key = ?1")?;
+    let found = select.query_row([key], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?))).optional()?;
+    Ok(found.map(|(fingerprint, ids)| {
+        (fingerprint, ids.chunks_exact(16).filter_map(|id| Uuid::from_slice(id).ok()).collect())
+    }))
+}
+

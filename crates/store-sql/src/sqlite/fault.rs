@@ -1,0 +1,43 @@
+use everbeat_store::Error;
+use rusqlite::ErrorCode;
+use std::path::Path;
+
+/// An error on its way out of a statement.
+#[derive(Debug)]
+pub(super) struct Fault(pub(super) Error);
+
+pub(super) type Outcome<T> = std::result::Result<T, Fault>;
+
+impl Fault {
+    /// A file that cannot be opened is refused: it will not get better by asking again.
+    pub(super) fn opening(path: &Path, error: &rusqlite::Error) -> Error {
+        Error::Refused(format!("cannot open the store {}: {error}", path.display()))
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault(error)
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Fault {
+        let outside = matches!(
+            error.sqlite_error_code(),
+            Some(
+                ErrorCode::DiskFull
+                    | ErrorCode::SystemIoFailure
+                    | ErrorCode::DatabaseBusy
+                    | ErrorCode::DatabaseLocked
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::OutOfMemory
+                    | ErrorCode::ReadOnly
+                    | ErrorCode::PermissionDenied
+                    | ErrorCode::FileLockingProtocolFailed
+                    | ErrorCode::OperationInterrupted
+            )
+        );
+        Fault(if outside { Error::Unavailable(error.to_string()) } else { Error::Bug(error.to_string()) })
+    }
+}

@@ -1,0 +1,40 @@
+use super::fault::Outcome;
+use super::writer::Tx;
+use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
+use everbeat_model::StoreTime;
+use rusqlite::{Connection, params};
+use std::time::Duration;
+
+pub(super) fn finished_before(
+    connection: &Connection,
+    now: StoreTime,
+    keep: Duration,
+    most: usize,
+) -> Outcome<Vec<[u8; 16]>> {
+    let mut select =
+        connection.prepare_cached("select run_id from done where finished_at < ?1 order by run_id limit ?2")?;
+    let found = select.query_map(params![now.0.saturating_sub(micros(keep)), limit(most)], |row| row.get(0))?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Forgets those that are still finished: one may have been reopened since it was found.
+pub(super) fn forget(tx: &Tx<'_>, runs: &[[u8; 16]], now: StoreTime, keep: Duration) -> Outcome<usize> {
+    let mut done = tx.connection.prepare_cached("delete from done where run_id = ?1 and finished_at < ?2")?;
+    let mut run = tx.connection.prepare_cached("delete from run where id = ?1")?;
+    let mut sign = tx.connection.prepare_cached("delete from run_sign where run_id = ?1")?;
+    let mut attempts = tx.connection.prepare_cached("delete from attempt where run_id = ?1")?;
+    let mut forgotten = 0;
+    for id in runs {
+        if done.execute(params![id, now.0.saturating_sub(micros(keep))])? == 0 {
+            continue;
+        }
+        run.execute([id])?;
+        sign.execute([id])?;
+        attempts.execute([id])?;
+        forgotten += 1;
+    }
+    tx.connection
+        .prepare_cached("delete from idempotency where created_at < ?1")?
+        .execute([tx.now.0.saturating_sub(IDEMPOTENCY_KEEP_US)])?;
+    Ok(forgotten)
+}

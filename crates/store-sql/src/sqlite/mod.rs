@@ -1,0 +1,93 @@
+//! The store in one SQLite file: one writer thread with group commit, a few readers beside it, one
+//! server process per file.
+
+mod audit;
+mod cancel;
+mod claim;
+mod enqueue;
+mod events;
+mod fault;
+mod forget;
+mod leases;
+mod lock;
+mod migrate;
+mod promote;
+mod queues;
+mod reader;
+mod reopen;
+mod replicas;
+mod runs;
+mod settle;
+mod sign;
+mod tasks;
+mod verdicts;
+mod wakes;
+mod writer;
+
+use everbeat_store::{Clock, Result};
+use fault::Fault;
+use lock::FileLock;
+use reader::Readers;
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::watch;
+use writer::Writer;
+
+/// A store in one file. Dropping it waits for its threads, after which the file can be opened again.
+pub struct Sqlite {
+    writer: Writer,
+    readers: Readers,
+    wakes: watch::Sender<u64>,
+    /// After the threads, so that it is released when nobody uses the file any more.
+    _lock: FileLock,
+}
+
+/// Gives 128 random bits.
+pub type Random = Arc<dyn Fn() -> u128 + Send + Sync>;
+
+impl Sqlite {
+    /// Opens or makes the file, alone: a second open of it is refused while this one lasts.
+    pub fn open(path: &Path, clock: Arc<dyn Clock>, random: Random) -> Result<Sqlite> {
+        let lock = FileLock::take(path)?;
+        let refused = |error: rusqlite::Error| Fault::opening(path, &error);
+        let mut connection = Connection::open(path).map_err(refused)?;
+        configure(&connection).map_err(refused)?;
+        migrate::migrate(&mut connection, path, clock.now())?;
+        let readers = Readers::start(|| {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let reader = Connection::open_with_flags(path, flags).map_err(refused)?;
+            configure_reader(&reader).map_err(refused)?;
+            Ok(reader)
+        })?;
+        let writer = Writer::start(connection, clock, random)?;
+        Ok(Sqlite { writer, readers, wakes: watch::Sender::new(0), _lock: lock })
+    }
+}
+
+/// More statements than this store has.
+const STATEMENT_CACHE: usize = 128;
+
+fn configure(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "busy_timeout", 5000)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    // An acknowledged commit survives a power cut, not only a crash of the process.
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.pragma_update(None, "cache_size", -65_536)?;
+    // 32 MiB of log between checkpoints: pages that change often are copied back once, not each time.
+    connection.pragma_update(None, "wal_autocheckpoint", 8192)?;
+    connection.pragma_update(None, "journal_size_limit", 67_108_864)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    Ok(())
+}
+
+fn configure_reader(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "busy_timeout", 5000)?;
+    connection.pragma_update(None, "query_only", true)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.pragma_update(None, "cache_size", -8_192)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    Ok(())
+}

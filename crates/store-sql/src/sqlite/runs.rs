@@ -1,0 +1,186 @@
+use super::claim::spec_cells;
+use super::fault::Outcome;
+use super::{Sqlite, cancel, claim, enqueue, forget, leases, promote, reopen, settle, sign};
+use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
+use crate::decode::{AttemptCells, Policies, RunCells, readable};
+use crate::encode::limit;
+use async_trait::async_trait;
+use everbeat_model::lease::Shown;
+use everbeat_model::run::Claimed;
+use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_store::{
+    Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+#[async_trait]
+impl Runs for Sqlite {
+    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+        self.writer.write(move |tx| enqueue::enqueue(tx, request)).await
+    }
+
+    async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
+        self.writer.write(move |tx| claim::claim(tx, &request)).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
+        let settlements: Arc<[Settlement]> = settlements.into();
+        let all = settlements.clone();
+        match self.writer.write(move |tx| settle::settle(tx, &all)).await {
+            Err(Error::Bug(reason)) => self.settle_singly(&settlements, &reason).await,
+            answer => answer,
+        }
+    }
+
+    async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
+        self.readers.read(move |connection| leases::was_settled(connection, &leases)).await
+    }
+
+    async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
+        self.writer.write(move |tx| sign::sign(tx, &signs)).await
+    }
+
+    async fn cancel(&self, run: RunId) -> Result<Cancelled> {
+        self.writer.write(move |tx| cancel::cancel(tx, run)).await
+    }
+
+    async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>> {
+        self.readers.read(move |connection| leases::cancel_asked(connection, replica)).await
+    }
+
+    async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
+        self.writer.write(move |tx| reopen::reopen(tx, run, attempt)).await
+    }
+
+    async fn promote(&self, limit: usize) -> Result<Promoted> {
+        self.writer.write(move |tx| promote::promote(tx, limit)).await
+    }
+
+    async fn lease_index(&self, replica: ReplicaId, after: Option<RunId>, limit: usize) -> Result<Vec<Shown>> {
+        self.readers.read(move |connection| leases::lease_index(connection, replica, after, limit)).await
+    }
+
+    async fn held(&self, which: Which) -> Result<Vec<Held>> {
+        self.readers.read(move |connection| leases::held(connection, &which)).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>> {
+        self.readers.read(move |connection| run(connection, id)).await
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+        self.readers.read(move |connection| runs(connection, &filter)).await
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        self.readers.read(move |connection| attempts(connection, run)).await
+    }
+
+    async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
+        // Finding is left to a reader: it may look through much, and the writer must not wait for it.
+        let now = self.writer.write(|tx| Ok(tx.now)).await?;
+        let old = self.readers.read(move |connection| forget::finished_before(connection, now, keep, limit)).await?;
+        self.writer.write(move |tx| forget::forget(tx, &old, now, keep)).await
+    }
+}
+
+impl Sqlite {
+    /// Something in the batch cannot be stored. Each goes alone, and what still cannot be stored ends
+    /// its run with that reason, so that it neither blocks the others nor is tried for ever.
+    async fn settle_singly(&self, settlements: &[Settlement], reason: &str) -> Result<Vec<Settled>> {
+        let mut answers = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            let one = settlement.clone();
+            let settled = match self.writer.write(move |tx| settle::settle(tx, &[one])).await {
+                Err(Error::Bug(_)) => {
+                    let instead = crate::encode::unstorable(settlement, reason);
+                    self.writer.write(move |tx| settle::settle(tx, &[instead])).await
+                }
+                answer => answer,
+            }?;
+            answers.extend(settled);
+        }
+        Ok(answers)
+    }
+}
+
+fn run(connection: &Connection, id: RunId) -> Outcome<Option<Run>> {
+    let mut select = connection.prepare_cached(&format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = ?1"))?;
+    let cells = select.query_row([id.0.into_bytes()], run_cells).optional()?;
+    Ok(cells.map(|cells| cells.read(&mut Policies::default())).transpose()?)
+}
+
+fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Vec<Run>> {
+    // The page is found through the table that is the state, before the rest is joined to it.
+    let from = match filter.state {
+        None => "run r where true",
+        Some(RunState::Scheduled) => "scheduled x cross join run r on r.id = x.run_id where true",
+        Some(RunState::Ready) => "ready x cross join run r on r.id = x.run_id where true",
+        Some(RunState::Running) => "lease x cross join run r on r.id = x.run_id where true",
+        Some(RunState::Succeeded) => "done x cross join run r on r.id = x.run_id where x.state = 'succeeded'",
+        Some(RunState::Failed) => "done x cross join run r on r.id = x.run_id where x.state = 'failed'",
+        Some(RunState::Cancelled) => "done x cross join run r on r.id = x.run_id where x.state = 'cancelled'",
+    };
+    let key = if filter.state.is_some() { "x.run_id" } else { "r.id" };
+    let mut select = connection.prepare_cached(&format!(
+        "select {RUN_COLUMNS} from (
+           select r.* from {from} and (?1 is null or {key} < ?1) and (?2 is null or r.task = ?2)
+             and (?3 is null or r.queue = ?3) and (?4 is null or r.kind = ?4)
+           order by {key} desc limit ?5) r
+         {RUN_JOINS} order by r.id desc"
+    ))?;
+    let before = filter.before.map(|before| before.0.into_bytes());
+    let kind = filter.kind.map(|kind| kind.as_str());
+    let found =
+        select.query_map(params![before, filter.task, filter.queue, kind, limit(filter.limit)], run_cells)?;
+    let cells = found.collect::<rusqlite::Result<Vec<RunCells>>>()?;
+    let mut policies = Policies::default();
+    Ok(readable(cells.into_iter().map(|cells| cells.read(&mut policies))))
+}
+
+fn attempts(connection: &Connection, run: RunId) -> Outcome<Vec<Attempt>> {
+    let mut select = connection.prepare_cached(&attempts_sql("?1"))?;
+    let cells = select.query_map([run.0.into_bytes()], |row| {
+        Ok(AttemptCells {
+            attempt: row.get(0)?,
+            outcome: row.get(1)?,
+            replica_id: Uuid::from_bytes(row.get(2)?),
+            worker_id: row.get(3)?,
+            started_at: row.get(4)?,
+            ended_at: row.get(5)?,
+            last_heartbeat_at: row.get(6)?,
+            error: row.get(7)?,
+            verdict_id: uuid(row, 8)?,
+        })
+    })?;
+    let cells = cells.collect::<rusqlite::Result<Vec<AttemptCells>>>()?;
+    Ok(readable(cells.into_iter().map(|cells| cells.read(run.0))))
+}
+
+fn run_cells(row: &Row<'_>) -> rusqlite::Result<RunCells> {
+    Ok(RunCells {
+        id: Uuid::from_bytes(row.get(0)?),
+        spec: spec_cells(row, 1)?,
+        created_at: row.get(8)?,
+        run_at: row.get(9)?,
+        state: row.get(10)?,
+        attempt: row.get(11)?,
+        started_at: row.get(12)?,
+        finished_at: row.get(13)?,
+        replica_id: uuid(row, 14)?,
+        worker_id: row.get(15)?,
+        last_heartbeat_at: row.get(16)?,
+        cancel_requested_at: row.get(17)?,
+        result: row.get(18)?,
+        error: row.get(19)?,
+        progress: row.get(20)?,
+        checkpoint: row.get(21)?,
+    })
+}
+
+pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Uuid>> {
+    Ok(row.get::<_, Option<[u8; 16]>>(column)?.map(Uuid::from_bytes))
+}

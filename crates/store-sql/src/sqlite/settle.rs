@@ -1,0 +1,168 @@
+use super::fault::Outcome;
+use super::writer::Tx;
+use super::verdicts::insert_verdict;
+use crate::encode::micros;
+use everbeat_model::event::line;
+use everbeat_model::{Next, RunState, Settled, Settlement};
+use rusqlite::{CachedStatement, OptionalExtension, params};
+
+pub(super) fn settle(tx: &Tx<'_>, settlements: &[Settlement]) -> Outcome<Vec<Settled>> {
+    let mut statements = Statements::prepare(tx)?;
+    let mut lines = Vec::with_capacity(settlements.len());
+    let mut answers = Vec::with_capacity(settlements.len());
+    for settlement in settlements {
+        answers.push(statements.settle(tx, settlement, &mut lines)?);
+    }
+    tx.append_events(&lines)?;
+    Ok(answers)
+}
+
+struct Statements<'a> {
+    find: CachedStatement<'a>,
+    unlease: CachedStatement<'a>,
+    finish: CachedStatement<'a>,
+}
+
+struct Ended {
+    attempt: u32,
+    replica_id: [u8; 16],
+    worker_id: Option<String>,
+    granted_at: i64,
+    last_heartbeat_at: i64,
+}
+
+impl<'a> Statements<'a> {
+    fn prepare(tx: &Tx<'a>) -> Outcome<Statements<'a>> {
+        Ok(Statements {
+            find: tx.connection.prepare_cached(
+                "select attempt, replica_id, worker_id, granted_at, last_heartbeat_at, cancel_requested_at is not null
+                 from lease where run_id = ?1 and token = ?2",
+            )?,
+            unlease: tx.connection.prepare_cached("delete from lease where run_id = ?1")?,
+            finish: tx.connection.prepare_cached(
+                "insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome,
+                   replica_id, worker_id, token, started_at, last_heartbeat_at, verdict_id)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+            )?,
+        })
+    }
+
+    fn settle(&mut self, tx: &Tx<'_>, settlement: &Settlement, lines: &mut Vec<String>) -> Outcome<Settled> {
+        let id = settlement.shown.run_id.0.into_bytes();
+        let found = self.find.query_row([id, settlement.shown.token.0.into_bytes()], |row| {
+            let ended = Ended {
+                attempt: row.get(0)?,
+                replica_id: row.get(1)?,
+                worker_id: row.get(2)?,
+                granted_at: row.get(3)?,
+                last_heartbeat_at: row.get(4)?,
+            };
+            Ok((ended, row.get::<_, bool>(5)?))
+        });
+        let Some((ended, cancel_asked)) = found.optional()? else { return Ok(Settled::Fenced) };
+        if cancel_asked && settlement.unless_cancelled() {
+            return Ok(Settled::CancelAsked);
+        }
+        self.unlease.execute([id])?;
+        if let Some(verdict) = &settlement.verdict {
+            insert_verdict(tx, verdict)?;
+        }
+        let subject = settlement.shown.run_id.to_string();
+        match settlement.next {
+            Next::Finish(to) => {
+                lines.push(line(event_of(to), &subject, Some(ended.attempt), None));
+                self.finish(tx, settlement, &ended, to)?;
+            }
+            Next::Ready | Next::After(_) => {
+                let kind = format!("attempt.{}", settlement.ending.outcome.as_str());
+                lines.push(line(&kind, &subject, Some(ended.attempt), None));
+                return_to_line(tx, settlement, &ended)?;
+            }
+        }
+        Ok(Settled::Done)
+    }
+
+    fn finish(&mut self, tx: &Tx<'_>, settlement: &Settlement, ended: &Ended, to: RunState) -> Outcome<()> {
+        let id = settlement.shown.run_id.0.into_bytes();
+        self.finish.execute(params![
+            id,
+            to.as_str(),
+            tx.now.0,
+            ended.attempt,
+            settlement.standing.tries,
+            settlement.standing.losses,
+            settlement.ending.result.as_ref().map(|json| json.as_str()),
+            settlement.ending.error.as_ref().map(|json| json.as_str()),
+            settlement.ending.outcome.as_str(),
+            ended.replica_id,
+            ended.worker_id,
+            settlement.shown.token.0.into_bytes(),
+            ended.granted_at,
+            settlement.last_heartbeat_at.map_or(ended.last_heartbeat_at, |at| at.0),
+            settlement.verdict.as_ref().map(|verdict| verdict.id.0.into_bytes()),
+        ])?;
+        if let Some(key) = &settlement.spec.unique_key {
+            free_key(tx, key, id)?;
+        }
+        Ok(())
+    }
+}
+
+fn return_to_line(tx: &Tx<'_>, settlement: &Settlement, ended: &Ended) -> Outcome<()> {
+    let id = settlement.shown.run_id.0.into_bytes();
+    tx.connection
+        .prepare_cached(
+            "insert or replace into attempt (run_id, attempt, outcome, replica_id, worker_id, token, started_at,
+               ended_at, last_heartbeat_at, error, verdict_id)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        )?
+        .execute(params![
+            id,
+            ended.attempt,
+            settlement.ending.outcome.as_str(),
+            ended.replica_id,
+            ended.worker_id,
+            settlement.shown.token.0.into_bytes(),
+            ended.granted_at,
+            tx.now.0,
+            settlement.last_heartbeat_at.map_or(ended.last_heartbeat_at, |at| at.0),
+            settlement.ending.error.as_ref().map(|json| json.as_str()),
+            settlement.verdict.as_ref().map(|verdict| verdict.id.0.into_bytes()),
+        ])?;
+    let (tries, losses) = (settlement.standing.tries, settlement.standing.losses);
+    match settlement.next {
+        Next::After(delay) => tx
+            .connection
+            .prepare_cached(
+                "insert into scheduled (run_id, run_at, attempt, tries, losses) values (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![id, tx.now.0.saturating_add(micros(delay)), ended.attempt, tries, losses])?,
+        _ => put_ready(tx, id, ended.attempt, tries, losses)?,
+    };
+    Ok(())
+}
+
+/// The lane comes from the run's own row, which never changes.
+pub(super) fn put_ready(tx: &Tx<'_>, id: [u8; 16], attempt: u32, tries: u32, losses: u32) -> Outcome<usize> {
+    let mut insert = tx.connection.prepare_cached(
+        "insert into ready (queue, task, rank, run_id, attempt, tries, losses)
+         select queue, task, -priority, id, ?2, ?3, ?4 from run where id = ?1",
+    )?;
+    Ok(insert.execute(params![id, attempt, tries, losses])?)
+}
+
+pub(super) fn free_key(tx: &Tx<'_>, key: &str, run: [u8; 16]) -> Outcome<()> {
+    tx.connection.prepare_cached("delete from unique_key where key = ?1 and run_id = ?2")?.execute(params![key, run])?;
+    Ok(())
+}
+
+fn event_of(state: RunState) -> &'static str {
+    match state {
+        RunState::Succeeded => "run.succeeded",
+        RunState::Failed => "run.failed",
+        RunState::Cancelled => "run.cancelled",
+        RunState::Scheduled => "run.scheduled",
+        RunState::Ready => "run.ready",
+        RunState::Running => "run.running",
+    }
+}

@@ -1,0 +1,33 @@
+use super::fault::Outcome;
+use super::writer::Tx;
+use everbeat_store::{Sign, Signed};
+use rusqlite::{OptionalExtension, params};
+
+pub(super) fn sign(tx: &Tx<'_>, signs: &[Sign]) -> Outcome<Vec<Signed>> {
+    let mut find = tx.connection.prepare_cached(
+        "select cancel_requested_at is not null from lease where run_id = ?1 and token = ?2",
+    )?;
+    let mut beat = tx.connection.prepare_cached("update lease set last_heartbeat_at = ?2 where run_id = ?1")?;
+    let mut report = tx.connection.prepare_cached(
+        "insert into run_sign (run_id, progress, checkpoint) values (?1, ?2, ?3)
+         on conflict (run_id) do update set
+           progress = coalesce(excluded.progress, progress), checkpoint = coalesce(excluded.checkpoint, checkpoint)",
+    )?;
+    let mut answers = Vec::with_capacity(signs.len());
+    for sign in signs {
+        let id = sign.shown.run_id.0.into_bytes();
+        let held = find.query_row([id, sign.shown.token.0.into_bytes()], |row| row.get(0)).optional()?;
+        let Some(cancel_asked) = held else {
+            answers.push(Signed::Fenced);
+            continue;
+        };
+        beat.execute(params![id, tx.now.0])?;
+        if sign.progress.is_some() || sign.checkpoint.is_some() {
+            let progress = sign.progress.as_ref().map(|json| json.as_str());
+            let checkpoint = sign.checkpoint.as_ref().map(|json| json.as_str());
+            report.execute(params![id, progress, checkpoint])?;
+        }
+        answers.push(Signed::Accepted { cancel_asked });
+    }
+    Ok(answers)
+}

@@ -1,0 +1,304 @@
+use super::op::{Move, Op, Proof, Secret, Signal};
+use super::rng::Rng;
+use crate::{Claim, Enqueue, Idempotency, RunFilter, VerdictFilter};
+use everbeat_model::replica::NewReplica;
+use everbeat_model::run::{Claimed, Kind, Spec};
+use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
+use everbeat_model::{
+    Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict, VerdictId,
+    id,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TASKS: [&str; 3] = ["mail", "report", "work"];
+const QUEUES: [&str; 3] = ["default", "it's", "bulk"];
+const TEXTS: [&str; 6] = ["null", "1.0", "{\"b\":1,\"a\":[\"\\u0000\"]}", "\"🦀\"", "[]", "\"';--\""];
+
+/// Real time passes at one of the stores; so a delay is either over at once or never.
+const NEVER: Duration = Duration::from_secs(10 * 86_400);
+const YEAR_2200: StoreTime = StoreTime(7_258_118_400_000_000);
+const LONG_AGO: StoreTime = StoreTime(1_600_000_000_000_000);
+
+/// Draws the history. It aims at what runs and what is finished, so that much of what it draws takes
+/// effect; it never foretells an answer.
+pub(super) struct World {
+    rng: Rng,
+    ids: id::Sequence,
+    pub(super) runs: Vec<RunId>,
+    pub(super) replicas: Vec<ReplicaId>,
+    /// Every lease ever granted.
+    pub(super) leases: Vec<Claimed>,
+    pub(super) running: Vec<RunId>,
+    pub(super) finished: Vec<RunId>,
+    verdicts: Vec<VerdictId>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        World {
+            rng: Rng::new(seed),
+            ids: id::Sequence::default(),
+            runs: Vec::new(),
+            replicas: Vec::new(),
+            leases: Vec::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            verdicts: Vec::new(),
+        }
+    }
+
+    pub(super) fn draw(&mut self) -> Op {
+        let draw: fn(&mut World) -> Op = self.rng.weighted(&[
+            (13, |w| w.enqueue()),
+            (18, |w| w.claim()),
+            (24, |w| Op::Settle(w.some(4, World::settle))),
+            (8, |w| Op::Sign(w.some(3, World::signal))),
+            (3, |w| Op::WasSettled(w.some(3, World::proof))),
+            (6, |w| w.cancel()),
+            (5, |w| w.reopen()),
+            (5, |_| Op::Promote),
+            (4, |w| w.join()),
+            (4, |w| Op::Renew(w.replica())),
+            (2, |w| w.bury()),
+            (1, |w| Op::Drain(w.replica())),
+            (1, |w| Op::Leave(w.replica())),
+            (3, |w| Op::Pause(w.rng.pick(&QUEUES).to_string(), w.rng.percent(40))),
+            (1, |w| Op::Offer(w.some(3, |w| w.rng.pick(&TASKS).to_string()).into_iter().collect::<BTreeSet<_>>())),
+            (2, |w| Op::Record(w.some(2, |w| w.verdict(None)))),
+            (3, |w| w.list_runs()),
+            (2, |w| w.list_verdicts()),
+            (2, |w| Op::LeaseIndex(w.replica(), w.rng.percent(50).then(|| w.run()), w.rng.below(5))),
+            (2, |w| Op::Events { back: w.rng.below(60), limit: w.rng.below(12) }),
+            (1, |w| Op::SweepDue(w.rng.pick(&["lost", "clean"]), w.rng.pick(&[Duration::ZERO, NEVER]))),
+            (1, |w| Op::ForgetRuns(w.age())),
+            (1, |w| Op::ForgetReplicas(w.age())),
+            (1, |w| Op::ForgetVerdicts(w.age())),
+            (2, |w| Op::TrimEvents(w.rng.next() % 20)),
+        ]);
+        draw(self)
+    }
+
+    /// One to `most` of something.
+    fn some<T>(&mut self, most: usize, draw: impl Fn(&mut World) -> T) -> Vec<T> {
+        (0..=self.rng.below(most)).map(|_| draw(self)).collect()
+    }
+
+    fn next_id(&mut self) -> uuid::Uuid {
+        self.ids.next(1_767_225_600_000, u128::from(self.rng.next()) << 64)
+    }
+
+    /// Mostly a known run, the younger the likelier.
+    fn run(&mut self) -> RunId {
+        let reach = if self.rng.percent(70) { 12 } else { 400 };
+        let back = self.rng.below(reach.min(self.runs.len()));
+        match self.runs.iter().rev().nth(back) {
+            Some(run) if self.rng.percent(96) => *run,
+            _ => RunId(self.next_id()),
+        }
+    }
+
+    fn replica(&mut self) -> ReplicaId {
+        let back = self.rng.below(self.replicas.len().min(4));
+        match self.replicas.iter().rev().nth(back) {
+            Some(replica) if self.rng.percent(96) => *replica,
+            _ => ReplicaId(self.next_id()),
+        }
+    }
+
+    fn text(&mut self) -> Json {
+        Json::stored(self.rng.pick(&TEXTS))
+    }
+
+    fn maybe_text(&mut self) -> Option<Json> {
+        self.rng.percent(60).then(|| self.text())
+    }
+
+    fn age(&mut self) -> Duration {
+        if self.rng.percent(60) { NEVER } else { Duration::ZERO }
+    }
+
+    fn enqueue(&mut self) -> Op {
+        let most = if self.rng.percent(60) { 1 } else { 8 };
+        let runs: Vec<NewRun> = self.some(most, World::new_run);
+        self.runs.extend(runs.iter().map(|run| run.id));
+        let newest_key = 2 + self.runs.len() / 8;
+        let idempotency = self.rng.percent(25).then(|| Idempotency {
+            key: format!("request {}", self.rng.below(newest_key)),
+            fingerprint: if self.rng.percent(80) { "one" } else { "other" }.to_string(),
+        });
+        Op::Enqueue(Enqueue { runs, idempotency })
+    }
+
+    fn new_run(&mut self) -> NewRun {
+        let max_attempts = 1 + self.rng.small(3);
+        let spec = Spec {
+            kind: self.rng.pick(&Kind::ALL),
+            task: self.rng.pick(&TASKS).to_string(),
+            queue: self.rng.pick(&QUEUES).to_string(),
+            priority: self.rng.pick(&[-1, 0, 0, 0, 5]),
+            input: self.text(),
+            policy: Arc::new(Policy { max_attempts, ..Policy::BASELINE }),
+            unique_key: self.rng.percent(35).then(|| format!("key '{}'", self.rng.below(4))),
+        };
+        let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
+        NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }
+    }
+
+    fn claim(&mut self) -> Op {
+        let free = |w: &mut World| w.rng.pick(&[0, 1, 1, 2, 3, 100]);
+        let mut tasks = BTreeMap::new();
+        for task in TASKS {
+            if self.rng.percent(85) {
+                tasks.insert(task.to_string(), free(self));
+            }
+        }
+        let mut queues = BTreeMap::new();
+        for queue in QUEUES {
+            if self.rng.percent(30) {
+                queues.insert(queue.to_string(), free(self));
+            }
+        }
+        Op::Claim(Claim { replica: self.replica(), limit: self.rng.below(7), tasks, queues })
+    }
+
+    /// Mostly a lease that stands, sometimes any that was ever granted.
+    fn lease(&mut self) -> Option<Claimed> {
+        let run = if self.rng.percent(75) { self.one_of(|w| &w.running) } else { None };
+        let standing = run.and_then(|run| self.last_lease(run).cloned());
+        let back = self.rng.below(self.leases.len());
+        standing.or_else(|| self.leases.get(back).cloned())
+    }
+
+    fn last_lease(&self, run: RunId) -> Option<&Claimed> {
+        self.leases.iter().rev().find(|claimed| claimed.lease.run_id == run)
+    }
+
+    fn one_of(&mut self, runs: impl Fn(&World) -> &Vec<RunId>) -> Option<RunId> {
+        let place = self.rng.below(runs(self).len());
+        runs(self).get(place).copied()
+    }
+
+    fn proof(&mut self) -> Proof {
+        let lease = self.lease();
+        self.proof_of(lease.as_ref())
+    }
+
+    /// Shows the right token, that of another lease, or one that was never granted.
+    fn proof_of(&mut self, claimed: Option<&Claimed>) -> Proof {
+        let (run, attempt) = match claimed {
+            Some(claimed) => (claimed.lease.run_id, claimed.lease.attempt),
+            None => (self.run(), 1),
+        };
+        let other = self.lease().map(|other| Secret::Of(other.lease.run_id, other.lease.attempt));
+        let secret = match self.rng.below(20) {
+            0 => Secret::Forged,
+            1 => other.unwrap_or(Secret::Forged),
+            _ => Secret::Of(run, attempt),
+        };
+        Proof { run, attempt, secret, rescue: self.rng.percent(20) }
+    }
+
+    fn settle(&mut self) -> Move {
+        let claimed = self.lease();
+        let proof = self.proof_of(claimed.as_ref());
+        let ending = Ending {
+            outcome: self.rng.pick(&Outcome::ALL),
+            result: self.maybe_text(),
+            error: self.maybe_text(),
+            permanent: self.rng.percent(10),
+        };
+        let next = self.rng.pick(&[
+            Next::Finish(RunState::Succeeded),
+            Next::Finish(RunState::Failed),
+            Next::Finish(RunState::Cancelled),
+            Next::Ready,
+            Next::Ready,
+            Next::After(Duration::ZERO),
+            Next::After(NEVER),
+        ]);
+        let standing = Standing { attempt: proof.attempt, tries: self.rng.small(4), losses: self.rng.small(2) };
+        let spec = claimed.map_or_else(|| self.new_run().spec, |claimed| claimed.spec);
+        let last_heartbeat_at = self.rng.percent(20).then_some(LONG_AGO);
+        let verdict = self.rng.percent(25).then(|| self.verdict(Some(&proof)));
+        Move { proof, spec, ending, next, standing, last_heartbeat_at, verdict }
+    }
+
+    fn signal(&mut self) -> Signal {
+        Signal { proof: self.proof(), progress: self.maybe_text(), checkpoint: self.maybe_text() }
+    }
+
+    fn cancel(&mut self) -> Op {
+        let running = if self.rng.percent(50) { self.one_of(|w| &w.running) } else { None };
+        Op::Cancel(running.unwrap_or_else(|| self.run()))
+    }
+
+    fn reopen(&mut self) -> Op {
+        let finished = if self.rng.percent(80) { self.one_of(|w| &w.finished) } else { None };
+        let run = finished.unwrap_or_else(|| self.run());
+        let last = self.last_lease(run).map_or(0, |claimed| claimed.lease.attempt);
+        Op::Reopen(run, if self.rng.percent(85) { last } else { self.rng.small(3) })
+    }
+
+    fn join(&mut self) -> Op {
+        let id = ReplicaId(self.next_id());
+        self.replicas.push(id);
+        Op::Join(NewReplica {
+            id,
+            host: format!("host {}", self.rng.below(2)),
+            version: "0.1.0".to_string(),
+            heartbeat_interval: Duration::from_secs(10),
+            heartbeat_timeout: Duration::from_millis(30_500),
+            wall: LONG_AGO,
+        })
+    }
+
+    fn bury(&mut self) -> Op {
+        let beat = self.rng.percent(70).then(|| 1 + self.rng.next() % 3);
+        Op::Bury(self.replica(), beat, self.verdict(None))
+    }
+
+    fn verdict(&mut self, about: Option<&Proof>) -> Verdict {
+        let id = VerdictId(self.next_id());
+        self.verdicts.push(id);
+        let judged_by = self.replica();
+        let subject = match about {
+            Some(proof) => Subject { kind: SubjectKind::Run, id: proof.run.to_string() },
+            None => Subject { kind: SubjectKind::Replica, id: self.replica().to_string() },
+        };
+        Verdict {
+            id,
+            at: LONG_AGO,
+            subject,
+            judgement: self.rng.pick(&Judgement::ALL),
+            reason: "replica_silent".to_string(),
+            evidence: self.text(),
+            judged_by,
+            run_id: about.map(|proof| proof.run),
+            attempt: about.map(|proof| proof.attempt),
+            then: "we'll see".to_string(),
+        }
+    }
+
+    fn list_runs(&mut self) -> Op {
+        Op::Runs(RunFilter {
+            state: self.rng.percent(40).then(|| self.rng.pick(&RunState::ALL)),
+            task: self.rng.percent(30).then(|| self.rng.pick(&TASKS).to_string()),
+            queue: self.rng.percent(30).then(|| self.rng.pick(&QUEUES).to_string()),
+            kind: self.rng.percent(20).then(|| self.rng.pick(&Kind::ALL)),
+            before: self.rng.percent(50).then(|| self.run()),
+            limit: self.rng.below(20),
+        })
+    }
+
+    fn list_verdicts(&mut self) -> Op {
+        let back = self.rng.below(self.verdicts.len().min(20));
+        Op::Verdicts(VerdictFilter {
+            run_id: self.rng.percent(30).then(|| self.run()),
+            subject: self.rng.percent(30).then(|| self.run().to_string()),
+            before: self.verdicts.iter().rev().nth(back).copied().filter(|_| self.rng.percent(50)),
+            limit: self.rng.below(10),
+        })
+    }
+}

@@ -1,0 +1,83 @@
+use crate::{Claim, Enqueue, RunFilter, VerdictFilter};
+use everbeat_model::replica::NewReplica;
+use everbeat_model::run::Spec;
+use everbeat_model::{Ending, Json, Next, ReplicaId, RunId, Standing, StoreTime, Verdict};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One thing done to both stores. It names leases by run and attempt, because each store has tokens
+/// of its own.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Enqueue(Enqueue),
+    Claim(Claim),
+    Settle(Vec<Move>),
+    Sign(Vec<Signal>),
+    WasSettled(Vec<Proof>),
+    Cancel(RunId),
+    Reopen(RunId, u32),
+    Promote,
+    Join(NewReplica),
+    Renew(ReplicaId),
+    Bury(ReplicaId, Option<u64>, Verdict),
+    Drain(ReplicaId),
+    Leave(ReplicaId),
+    Pause(String, bool),
+    Offer(BTreeSet<String>),
+    Record(Vec<Verdict>),
+    Runs(RunFilter),
+    Verdicts(VerdictFilter),
+    LeaseIndex(ReplicaId, Option<RunId>, usize),
+    Events { back: usize, limit: usize },
+    SweepDue(&'static str, Duration),
+    ForgetRuns(Duration),
+    ForgetReplicas(Duration),
+    ForgetVerdicts(Duration),
+    TrimEvents(u64),
+}
+
+impl Op {
+    /// The runs whose history it may change.
+    pub(super) fn touched(&self) -> Vec<RunId> {
+        match self {
+            Op::Settle(moves) => moves.iter().map(|settle| settle.proof.run).collect(),
+            Op::Sign(signals) => signals.iter().map(|signal| signal.proof.run).collect(),
+            Op::Cancel(run) | Op::Reopen(run, _) => vec![*run],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) run: RunId,
+    pub(super) attempt: u32,
+    pub(super) secret: Secret,
+    pub(super) rescue: bool,
+}
+
+/// Whose token is shown.
+#[derive(Clone, Debug)]
+pub(super) enum Secret {
+    Of(RunId, u32),
+    Forged,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Move {
+    pub(super) proof: Proof,
+    pub(super) spec: Arc<Spec>,
+    pub(super) ending: Ending,
+    pub(super) next: Next,
+    pub(super) standing: Standing,
+    pub(super) last_heartbeat_at: Option<StoreTime>,
+    pub(super) verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    pub(super) proof: Proof,
+    pub(super) progress: Option<Json>,
+    pub(super) checkpoint: Option<Json>,
+}

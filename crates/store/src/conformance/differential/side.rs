@@ -1,0 +1,148 @@
+use super::op::{Op, Proof, Secret};
+use super::view::View;
+use crate::{Result, Sign, Store};
+use everbeat_model::lease::Shown;
+use everbeat_model::run::Claimed;
+use everbeat_model::{RunId, Settlement, Token};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Enough for everything that one history makes; which of too many a store leaves out is its affair.
+pub(super) const ALL: usize = 10_000;
+
+/// One of the two stores, with what only it knows: its tokens, its times, its numbers of events.
+pub(super) struct Side {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) view: View,
+    /// Every event ever read, by the store's own number.
+    pub(super) log: Vec<u64>,
+    /// As of the last look.
+    pub(super) running: Vec<RunId>,
+    pub(super) finished: Vec<RunId>,
+}
+
+/// What a store said, in words that do not depend on the store.
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) claimed: Vec<Claimed>,
+}
+
+impl Side {
+    pub(super) fn new(store: Arc<dyn Store>) -> Side {
+        Side { store, view: View::default(), log: Vec::new(), running: Vec::new(), finished: Vec::new() }
+    }
+
+    pub(super) async fn perform(&mut self, op: &Op) -> Answer {
+        let mut claimed = Vec::new();
+        let (store, view) = (&self.store, &mut self.view);
+        let text = match op.clone() {
+            Op::Enqueue(request) => say(store.enqueue(request).await),
+            Op::Claim(request) => {
+                claimed = store.claim(request).await.expect("claim");
+                claimed.iter().for_each(|claimed| view.granted(&claimed.lease));
+                claimed.iter().map(|claimed| view.claimed(claimed)).collect()
+            }
+            Op::Settle(moves) => {
+                let settlements = moves.into_iter().map(|m| Settlement {
+                    shown: shown(&view.tokens, &m.proof),
+                    spec: m.spec,
+                    ending: m.ending,
+                    next: m.next,
+                    standing: m.standing,
+                    last_heartbeat_at: m.last_heartbeat_at,
+                    verdict: m.verdict,
+                });
+                say(store.settle(settlements.collect()).await)
+            }
+            Op::Sign(signals) => {
+                let signs = signals.into_iter().map(|signal| Sign {
+                    shown: shown(&view.tokens, &signal.proof),
+                    progress: signal.progress,
+                    checkpoint: signal.checkpoint,
+                });
+                say(store.sign(signs.collect()).await)
+            }
+            Op::WasSettled(proofs) => {
+                let leases = proofs.iter().map(|proof| (proof.run, shown(&view.tokens, proof).token));
+                say(store.was_settled(leases.collect()).await)
+            }
+            Op::Cancel(run) => say(store.cancel(run).await),
+            Op::Reopen(run, attempt) => say(store.reopen(run, attempt).await),
+            Op::Promote => {
+                let promoted = store.promote(ALL).await.expect("promote");
+                let far_off = promoted.next_in.map(|next_in| next_in.as_secs() > 86_400);
+                format!("{} moved, the next one is far off: {far_off:?}", promoted.moved)
+            }
+            Op::Join(replica) => {
+                store.join(replica).await.map(|joined| format!("{:?}", view.at(joined.now))).expect("join")
+            }
+            Op::Renew(replica) => view.renewal(store.renew(replica).await.expect("renew")),
+            Op::Bury(replica, beat, verdict) => say(store.bury(replica, beat, verdict).await),
+            Op::Drain(replica) => say(store.drain(replica).await),
+            Op::Leave(replica) => say(store.leave(replica).await),
+            Op::Pause(queue, paused) => say(store.pause(&queue, paused).await),
+            Op::Offer(tasks) => say(store.offer(&tasks).await),
+            Op::Record(verdicts) => say(store.record(verdicts).await),
+            Op::Runs(filter) => {
+                let runs = store.runs(filter).await.expect("runs");
+                runs.into_iter().map(|run| view.run(run)).collect()
+            }
+            Op::Verdicts(filter) => {
+                let verdicts = store.verdicts(filter).await.expect("verdicts");
+                verdicts.into_iter().map(|verdict| view.verdict(verdict)).collect()
+            }
+            Op::LeaseIndex(replica, after, limit) => {
+                let index = store.lease_index(replica, after, limit).await.expect("lease index");
+                index.iter().map(|shown| view.shown(shown)).collect()
+            }
+            Op::Events { back, limit } => {
+                let after = self.log.iter().rev().nth(back).copied().unwrap_or(0);
+                let page = store.events(after, limit).await.expect("events");
+                let lines: String = page.events.into_iter().map(|event| view.event(event)).collect();
+                format!("gap: {}\n{lines}", page.gap)
+            }
+            Op::SweepDue(name, every) => say(store.sweep_due(name, every).await),
+            Op::ForgetRuns(keep) => say(store.forget_runs(keep, ALL).await),
+            Op::ForgetReplicas(keep) => say(store.forget_replicas(keep).await),
+            Op::ForgetVerdicts(keep) => say(store.forget_verdicts(keep, ALL).await),
+            Op::TrimEvents(keep) => say(store.trim_events(keep).await),
+        };
+        Answer { text, claimed }
+    }
+
+    /// What happened since the last look.
+    pub(super) async fn news(&mut self) -> String {
+        let mut lines = String::new();
+        loop {
+            let after = self.log.last().copied().unwrap_or(0);
+            let page = self.store.events(after, 100).await.expect("events");
+            assert!(!page.gap, "nothing was dropped since the last look");
+            if page.events.is_empty() {
+                break;
+            }
+            for event in page.events {
+                assert!(event.id > self.log.last().copied().unwrap_or(0), "numbers of events rise");
+                self.log.push(event.id);
+                lines += &self.view.event(event);
+            }
+        }
+        let last = self.store.last_event().await.expect("last event");
+        assert!(last == 0 || Some(&last) == self.log.last());
+        format!("{lines}the log is empty: {}", last == 0)
+    }
+}
+
+fn say<T: Debug>(answer: Result<T>) -> String {
+    format!("{answer:?}")
+}
+
+fn shown(tokens: &BTreeMap<(RunId, u32), Token>, proof: &Proof) -> Shown {
+    let forged = Token(Uuid::from_u128(0xbad));
+    let token = match proof.secret {
+        Secret::Of(run, attempt) => tokens.get(&(run, attempt)).copied().unwrap_or(forged),
+        Secret::Forged => forged,
+    };
+    Shown { run_id: proof.run, attempt: proof.attempt, token, rescue: proof.rescue }
+}

@@ -1,0 +1,55 @@
+use super::side::{ALL, Side};
+use crate::{RunFilter, VerdictFilter, Which};
+use everbeat_model::{RunId, RunState};
+
+impl Side {
+    /// Everything that can be seen of the store. `histories` are the runs whose attempts are told.
+    pub(super) async fn state(&mut self, histories: &[RunId]) -> String {
+        let (store, view) = (self.store.clone(), &mut self.view);
+        let mut state = String::new();
+        (self.running, self.finished) = (Vec::new(), Vec::new());
+        for run in store.runs(RunFilter { limit: ALL, ..RunFilter::default() }).await.expect("runs") {
+            match run.state {
+                RunState::Running => self.running.push(run.id),
+                state if state.finished() => self.finished.push(run.id),
+                _ => {}
+            }
+            state += &view.run(run);
+        }
+        for replica in store.replicas().await.expect("replicas") {
+            for shown in store.lease_index(replica.id, None, ALL).await.expect("lease index") {
+                state += &view.shown(&shown);
+            }
+            state += "asked to cancel\n";
+            state += &sorted(store.cancel_asked(replica.id).await.expect("cancel asked"), |asked| view.shown(&asked));
+            state += &view.replica(replica);
+        }
+        for (name, which) in [("running", Which::Of(self.running.clone())), ("orphaned", Which::Orphaned(ALL))] {
+            state += &format!("{name}\n");
+            state += &sorted(store.held(which).await.expect("held"), |held| view.held(held));
+        }
+        for verdict in store.verdicts(VerdictFilter { limit: ALL, ..VerdictFilter::default() }).await.expect("verdicts")
+        {
+            state += &view.verdict(verdict);
+        }
+        for run in histories {
+            for attempt in store.attempts(*run).await.expect("attempts") {
+                state += &format!("{run} {}", view.attempt(attempt));
+            }
+        }
+        let audit = store.audit().await.expect("audit");
+        assert_eq!(audit.violations, [], "the audit finds nothing wrong");
+        state += &format!("{audit:?}\n{:?}\n", store.tasks().await.expect("tasks"));
+        for queue in store.queues().await.expect("queues") {
+            state += &format!("{queue:?}\n");
+        }
+        state
+    }
+}
+
+/// For answers whose order is not promised.
+fn sorted<T>(items: Vec<T>, mut tell: impl FnMut(T) -> String) -> String {
+    let mut lines: Vec<String> = items.into_iter().map(&mut tell).collect();
+    lines.sort();
+    lines.concat()
+}

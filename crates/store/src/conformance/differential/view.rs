@@ -1,0 +1,105 @@
+use crate::{Held, Renewal};
+use everbeat_model::event::PER_BATCH;
+use everbeat_model::lease::Shown;
+use everbeat_model::run::Claimed;
+use everbeat_model::{Attempt, Event, Lease, Replica, Run, RunId, StoreTime, Token, Verdict};
+use std::collections::BTreeMap;
+
+/// Retells what a store shows without what is its own: a time becomes the step in which it was first
+/// seen (as microseconds), a token becomes whose it is, the number of an event its place in the log.
+#[derive(Default)]
+pub(super) struct View {
+    pub(super) step: i64,
+    pub(super) tokens: BTreeMap<(RunId, u32), Token>,
+    times: BTreeMap<StoreTime, StoreTime>,
+    batches: BTreeMap<u64, u64>,
+}
+
+impl View {
+    pub(super) fn granted(&mut self, lease: &Lease) {
+        let earlier = self.tokens.insert((lease.run_id, lease.attempt), lease.token);
+        assert_eq!(earlier, None, "attempt {} of run {} was granted twice", lease.attempt, lease.run_id);
+    }
+
+    pub(super) fn at(&mut self, time: StoreTime) -> StoreTime {
+        *self.times.entry(time).or_insert(StoreTime(self.step))
+    }
+
+    fn maybe(&mut self, time: Option<StoreTime>) -> Option<StoreTime> {
+        time.map(|time| self.at(time))
+    }
+
+    pub(super) fn shown(&self, shown: &Shown) -> String {
+        let own = self.tokens.get(&(shown.run_id, shown.attempt)) == Some(&shown.token);
+        format!("lease of {} attempt {} token {own} rescue {}\n", shown.run_id, shown.attempt, shown.rescue)
+    }
+
+    fn lease(&mut self, lease: &Lease) -> String {
+        let granted_at = self.at(lease.granted_at);
+        format!("{} {} {granted_at:?}", self.shown(&lease.shown()).trim_end(), lease.replica_id)
+    }
+
+    pub(super) fn claimed(&mut self, claimed: &Claimed) -> String {
+        let Claimed { lease, spec, standing, checkpoint } = claimed;
+        format!("{} {standing:?} {checkpoint:?} {spec:?}\n", self.lease(lease))
+    }
+
+    pub(super) fn held(&mut self, held: Held) -> String {
+        let Held { lease, spec, standing, cancel_asked, last_heartbeat_at, owner } = held;
+        let heard = self.at(last_heartbeat_at);
+        let owner = owner.map(|owner| self.replica(Replica { running: 0, ..owner }));
+        format!("{} {heard:?} {standing:?} {cancel_asked} {spec:?} {owner:?}\n", self.lease(&lease))
+    }
+
+    pub(super) fn run(&mut self, run: Run) -> String {
+        let run = Run {
+            created_at: self.at(run.created_at),
+            run_at: self.maybe(run.run_at),
+            started_at: self.maybe(run.started_at),
+            finished_at: self.maybe(run.finished_at),
+            last_heartbeat_at: self.maybe(run.last_heartbeat_at),
+            cancel_requested_at: self.maybe(run.cancel_requested_at),
+            ..run
+        };
+        format!("{run:?}\n")
+    }
+
+    pub(super) fn attempt(&mut self, attempt: Attempt) -> String {
+        let attempt = Attempt {
+            started_at: self.at(attempt.started_at),
+            ended_at: self.maybe(attempt.ended_at),
+            last_heartbeat_at: self.maybe(attempt.last_heartbeat_at),
+            ..attempt
+        };
+        format!("{attempt:?}\n")
+    }
+
+    pub(super) fn replica(&mut self, replica: Replica) -> String {
+        let replica = Replica {
+            started_at: self.at(replica.started_at),
+            last_heartbeat_at: self.at(replica.last_heartbeat_at),
+            clock_skew_ms: 0,
+            ..replica
+        };
+        format!("{replica:?}\n")
+    }
+
+    pub(super) fn renewal(&mut self, renewal: Renewal) -> String {
+        match renewal {
+            Renewal::Renewed { now, state } => format!("renewed at {:?}, {state:?}", self.at(now)),
+            Renewal::Fenced => "fenced".to_string(),
+        }
+    }
+
+    pub(super) fn verdict(&mut self, verdict: Verdict) -> String {
+        let verdict = Verdict { at: self.at(verdict.at), ..verdict };
+        format!("{verdict:?}\n")
+    }
+
+    pub(super) fn event(&mut self, event: Event) -> String {
+        let next = u64::try_from(self.batches.len()).unwrap_or(u64::MAX);
+        let batch = *self.batches.entry(event.id / PER_BATCH).or_insert(next);
+        let event = Event { id: batch * PER_BATCH + event.id % PER_BATCH, at: self.at(event.at), ..event };
+        format!("{event:?}\n")
+    }
+}

@@ -1,0 +1,57 @@
+use super::build::success;
+use super::fixture::Fixture;
+use everbeat_model::queue::Queue;
+use everbeat_model::{RunState, Settled};
+
+pub(super) async fn a_queue_counts_what_stands_in_it(t: &Fixture) {
+    assert_eq!(t.queues().await.expect("queues"), []);
+    let replica = t.replica().await;
+    for _ in 0..3 {
+        t.accept(t.draft().queue("b")).await;
+    }
+    let claimed = t.take(replica, 2).await;
+    t.accept(t.draft().queue("b").far_off()).await;
+    t.accept(t.draft().queue("a")).await;
+    assert_eq!(t.queues().await.expect("queues"), [queue("a", 0, 1, 0), queue("b", 1, 1, 2)], "by name");
+    t.end(success(&claimed[0])).await;
+    assert_eq!(t.queues().await.expect("queues")[1], queue("b", 1, 1, 1));
+    for run in t.runs(crate::RunFilter { limit: 10, ..Default::default() }).await.expect("runs") {
+        t.cancel(run.id).await.expect("cancel");
+    }
+    assert_eq!(t.queues().await.expect("queues"), [queue("b", 0, 0, 1)], "what is empty is not listed");
+}
+
+pub(super) async fn a_pause_answers_whether_it_changed_anything(t: &Fixture) {
+    for (paused, changed) in [(false, false), (true, true), (true, false), (false, true), (false, false), (true, true)]
+    {
+        assert_eq!(t.pause("q", paused).await.expect("pause"), changed, "{paused}");
+    }
+}
+
+pub(super) async fn a_paused_queue_is_listed_while_empty_and_after_it_was_resumed(t: &Fixture) {
+    t.pause("q", true).await.expect("pause");
+    assert_eq!(t.queues().await.expect("queues"), [Queue { paused: true, ..queue("q", 0, 0, 0) }]);
+    t.pause("q", false).await.expect("resume");
+    assert_eq!(t.queues().await.expect("queues"), [queue("q", 0, 0, 0)]);
+}
+
+pub(super) async fn resuming_a_queue_never_paused_leaves_no_trace(t: &Fixture) {
+    t.pause("q", false).await.expect("resume");
+    assert_eq!(t.queues().await.expect("queues"), []);
+    assert_eq!(t.last_event().await.expect("last event"), 0);
+}
+
+pub(super) async fn a_pause_leaves_running_work_and_other_queues_alone(t: &Fixture) {
+    let claimed = t.running().await;
+    t.pause(&claimed.spec.queue, true).await.expect("pause");
+    assert_eq!(t.state(claimed.lease.run_id).await, RunState::Running);
+    assert_eq!(t.end(success(&claimed)).await, Settled::Done);
+    t.accept(t.draft()).await;
+    let other = t.accept(t.draft().queue("Default")).await;
+    let taken = t.take(claimed.lease.replica_id, 10).await;
+    assert_eq!(super::build::ids(&taken), [other], "names are told apart by case");
+}
+
+fn queue(name: &str, scheduled: u64, ready: u64, running: u64) -> Queue {
+    Queue { name: name.to_string(), paused: false, scheduled, ready, running }
+}

@@ -1,0 +1,102 @@
+use super::build::{failure, forged, json, rescue, retry, sign, success};
+use super::fixture::Fixture;
+use crate::{Sign, Signed};
+use everbeat_model::Next;
+use everbeat_model::lease::Shown;
+
+const HEARD: Signed = Signed::Accepted { cancel_asked: false };
+
+pub(super) async fn progress_and_a_checkpoint_show_on_the_run(t: &Fixture) {
+    let claimed = t.running().await;
+    let id = claimed.lease.run_id;
+    assert_eq!(told(t, sign(&claimed, Some("{\"done\":1}"), Some("[7]"))).await, HEARD);
+    let run = t.look(id).await;
+    assert_eq!((run.progress, run.checkpoint), (Some(json("{\"done\":1}")), Some(json("[7]"))));
+    told(t, sign(&claimed, Some("{\"done\":2}"), Some("[8]"))).await;
+    t.end(success(&claimed)).await;
+    let run = t.look(id).await;
+    assert_eq!((run.progress, run.checkpoint), (Some(json("{\"done\":2}")), Some(json("[8]"))), "also when finished");
+}
+
+pub(super) async fn a_sign_leaves_alone_what_it_does_not_carry(t: &Fixture) {
+    let claimed = t.running().await;
+    let signs = [(Some("1"), None), (None, Some("2")), (None, None), (Some("null"), None)];
+    for (progress, checkpoint) in signs {
+        assert_eq!(told(t, sign(&claimed, progress, checkpoint)).await, HEARD);
+    }
+    let run = t.look(claimed.lease.run_id).await;
+    assert_eq!((run.progress, run.checkpoint), (Some(json("null")), Some(json("2"))), "a null is something");
+}
+
+pub(super) async fn a_checkpoint_reaches_the_next_attempt(t: &Fixture) {
+    let first = t.running().await;
+    let replica = first.lease.replica_id;
+    told(t, sign(&first, None, Some("{\"page\":3}"))).await;
+    t.end(retry(&first, Next::Ready)).await;
+    let second = t.take_one(replica).await;
+    assert_eq!(second.checkpoint, Some(json("{\"page\":3}")));
+    t.end(failure(&second)).await;
+    t.reopen(first.lease.run_id, 2).await.expect("reopen");
+    assert_eq!(t.take_one(replica).await.checkpoint, Some(json("{\"page\":3}")), "also after it was opened again");
+    t.accept(t.draft()).await;
+    assert_eq!(t.take_one(replica).await.checkpoint, None, "and no other run");
+}
+
+pub(super) async fn a_zombie_cannot_sign_after_its_lease_passed_on(t: &Fixture) {
+    let zombie = t.running().await;
+    let id = zombie.lease.run_id;
+    told(t, sign(&zombie, Some("1"), Some("1"))).await;
+    t.end(rescue(&t.held_of(id).await)).await;
+    let late = || sign(&zombie, Some("666"), Some("666"));
+    assert_eq!(told(t, late()).await, Signed::Fenced, "while the run is ready");
+    let second = t.take_one(zombie.lease.replica_id).await;
+    assert_eq!(told(t, late()).await, Signed::Fenced, "while another attempt runs");
+    let forged = Sign { shown: Shown { token: forged(), ..second.lease.shown() }, ..late() };
+    assert_eq!(told(t, forged).await, Signed::Fenced);
+    t.end(success(&second)).await;
+    assert_eq!(told(t, late()).await, Signed::Fenced, "after the end");
+    let run = t.look(id).await;
+    assert_eq!((run.progress, run.checkpoint), (Some(json("1")), Some(json("1"))));
+}
+
+pub(super) async fn a_batch_of_signs_answers_in_order(t: &Fixture) {
+    let replica = t.replica().await;
+    t.accept_many(3).await;
+    let c = t.take(replica, 3).await;
+    t.end(success(&c[1])).await;
+    let batch = vec![
+        sign(&c[2], Some("2"), None),
+        sign(&c[1], Some("1"), None),
+        sign(&c[0], Some("0"), None),
+        sign(&c[2], Some("22"), None),
+    ];
+    assert_eq!(t.sign(batch).await.expect("sign"), [HEARD, Signed::Fenced, HEARD, HEARD]);
+    let progress = async |place: usize| t.look(c[place].lease.run_id).await.progress;
+    assert_eq!(progress(0).await, Some(json("0")));
+    assert_eq!(progress(1).await, None);
+    assert_eq!(progress(2).await, Some(json("22")), "of two signs of one run the later counts");
+}
+
+pub(super) async fn a_sign_is_told_that_a_cancel_was_asked(t: &Fixture) {
+    let claimed = t.running().await;
+    t.cancel(claimed.lease.run_id).await.expect("cancel");
+    let told_so = told(t, sign(&claimed, Some("1"), None)).await;
+    assert_eq!(told_so, Signed::Accepted { cancel_asked: true });
+    assert_eq!(t.look(claimed.lease.run_id).await.progress, Some(json("1")), "and is still kept");
+}
+
+pub(super) async fn a_sign_moves_the_last_heartbeat(t: &Fixture) {
+    let claimed = t.running().await;
+    let before = t.held_of(claimed.lease.run_id).await;
+    told(t, sign(&claimed, None, None)).await;
+    let after = t.held_of(claimed.lease.run_id).await;
+    assert!(after.last_heartbeat_at > before.last_heartbeat_at);
+    assert_eq!(after.lease, before.lease, "and nothing else");
+    let run = t.look(claimed.lease.run_id).await;
+    assert_eq!(run.last_heartbeat_at, Some(after.last_heartbeat_at));
+    assert_eq!(t.attempts(run.id).await.expect("attempts")[0].last_heartbeat_at, Some(after.last_heartbeat_at));
+}
+
+async fn told(t: &Fixture, sign: Sign) -> Signed {
+    t.sign(vec![sign]).await.expect("sign")[0]
+}

@@ -1,1 +1,32 @@
+//! The outer contract over HTTP: commands and views of the engine, events, metrics, and who may ask.
+//!
+//! Every refusal is a problem document with a stable type; the class of an error alone decides its
+//! status. Nothing here decides anything about runs.
 
+mod app;
+mod attempts;
+mod auth;
+mod body;
+mod client;
+mod config;
+mod events;
+mod health;
+mod home;
+mod invariants;
+mod limits;
+mod metrics;
+mod openapi;
+mod page;
+mod params;
+mod problem;
+mod queues;
+mod replicas;
+mod runs;
+mod schema;
+mod serve;
+mod submit;
+mod tasks;
+mod verdicts;
+
+pub use config::{Config, Scope, Token};
+pub use serve::{router, serve};

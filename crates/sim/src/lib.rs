@@ -1,1 +1,63 @@
+//! Deterministic simulation of several replicas on one store, under faults.
+//!
+//! The real engine runs on an executor with simulated time. The simulation breaks things around it
+//! and compares what the store holds with what really happened; it claims, settles, sweeps and judges
+//! nothing itself. The same seed gives the same history.
 
+mod agenda;
+mod checker;
+mod deaths;
+mod env;
+mod executor;
+mod faults;
+mod faulty_store;
+mod handler;
+mod network;
+mod plan;
+mod report;
+mod rng;
+mod shared;
+mod truth;
+mod workload;
+mod world;
+
+pub use report::{FAULTS, Report, Violation};
+
+use everbeat_model::Hole;
+use world::World;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The mistake to plant.
+    pub hole: Option<Hole>,
+    /// Keep the whole history, not only the end of one that went wrong.
+    pub whole_history: bool,
+}
+
+/// So many last lines are shown of a history that went wrong.
+const TAIL: usize = 50;
+
+/// Lives through the world of one seed. A broken guarantee is answered with the end of its history.
+pub fn run_seed(seed: u64, options: Options) -> Result<Report, Box<Violation>> {
+    let (report, violation) = World::new(seed, options.hole, false).run();
+    if violation.is_none() {
+        return Ok(report);
+    }
+    // The same seed gives the same history: this time somebody writes it down.
+    let (_, violation) = World::new(seed, options.hole, true).run();
+    let mut violation = violation.unwrap_or_else(|| Violation {
+        seed,
+        guarantee: "determinism".to_string(),
+        detail: "the same seed gave another history the second time".to_string(),
+        at_ms: 0,
+        trace: Vec::new(),
+    });
+    let skip = if options.whole_history { 0 } else { violation.trace.len().saturating_sub(TAIL) };
+    violation.trace.drain(..skip);
+    Err(Box::new(violation))
+}
+
+/// The history of one seed, line by line, with its end.
+pub fn tell_seed(seed: u64, options: Options) -> (Vec<String>, Report, Option<Violation>) {
+    World::new(seed, options.hole, true).tell()
+}

@@ -3,6 +3,8 @@
 //! Both answer exactly as the in-memory store of `everbeat-store` does; files of the same name in
 //! `sqlite/` and `postgres/` do the same work.
 
+pub mod postgres;
+pub mod raw;
 pub mod sqlite;
 
 mod columns;
@@ -11,4 +13,5 @@ mod encode;
 mod migrations;
 mod pick;
 
+pub use postgres::{Postgres, PostgresOptions};
 pub use sqlite::Sqlite;

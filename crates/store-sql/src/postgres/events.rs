@@ -1,4 +1,5 @@
 use super::Postgres;
+use super::link::Link;
 use crate::decode::whole;
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
@@ -6,10 +7,9 @@ use everbeat_model::event::{PER_BATCH, expand};
 use everbeat_store::{EventPage, Events, Result};
 use tokio_postgres::Row;
 
-/// Only batches whose transaction, and every one before it, has ended: what is below one that is shown
-/// is complete, so a follower never passes over one that is still being written. (A long writing
-/// transaction anywhere on the server holds the log back for as long; nothing is decided from it.)
-const VISIBLE: &str = "batch < (select base from log) + pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+/// Up to here nothing is still being written. Asked in a statement of its own, before the log is read:
+/// a snapshot must be younger than the answer.
+const DECIDED: &str = "select decided_event_batch()";
 
 /// Batches read at once: each may be large.
 const CHUNK: i64 = 16;
@@ -26,18 +26,17 @@ impl Events for Postgres {
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         let link = self.read();
         let first = i64::try_from(after / PER_BATCH).unwrap_or(i64::MAX);
-        let sql = format!(
-            "select batch, at, body, (select trimmed_through from log) from event \
-             where batch >= $1 and {VISIBLE} order by batch limit $2"
-        );
+        let decided = decided(link).await?;
+        let sql = "select batch, at, body, (select trimmed_through from log) from event \
+                   where batch between $1 and $2 order by batch limit $3";
         let mut page = EventPage::default();
         let mut next = first;
         loop {
-            let rows = link.query(&sql, &[&next, &CHUNK]).await?;
+            let rows = link.query(sql, &[&next, &decided, &CHUNK]).await?;
             for row in &rows {
                 page.gap |= after > 0 && row.get::<_, i64>(3) > first;
                 page.events.extend(expanded(row).into_iter().filter(|event| event.id > after));
-                if page.events.len() >= limit {
+                if page.events.len() >= limit.max(1) {
                     return Ok(page);
                 }
             }
@@ -54,8 +53,10 @@ impl Events for Postgres {
     }
 
     async fn last_event(&self) -> Result<u64> {
-        let sql = format!("select batch, at, body from event where {VISIBLE} order by batch desc limit 1");
-        let rows = self.read().query(&sql, &[]).await?;
+        let link = self.read();
+        let decided = decided(link).await?;
+        let sql = "select batch, at, body from event where batch <= $1 order by batch desc limit 1";
+        let rows = link.query(sql, &[&decided]).await?;
         Ok(rows.first().and_then(|row| expanded(row).last().map(|event| event.id)).unwrap_or(0))
     }
 
@@ -64,6 +65,11 @@ impl Events for Postgres {
         let rows = self.slow.query(TRIM, &[&keep]).await?;
         Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
     }
+}
+
+async fn decided(link: &Link) -> Result<i64> {
+    let rows = link.query(DECIDED, &[]).await?;
+    Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
 fn expanded(row: &Row) -> Vec<everbeat_model::Event> {

@@ -5,12 +5,13 @@ use super::fault::{Fault, Outcome};
 use super::options::PostgresOptions;
 use super::tls;
 use everbeat_store::{Error, Result};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
+use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -60,7 +61,7 @@ pub(super) struct Target {
     connect_timeout: Duration,
 }
 
-pub(super) type Wire = Connection<Socket, tokio_postgres_rustls::RustlsStream<Socket>>;
+pub(super) type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 impl Target {
     pub(super) fn new(url: &str, options: &PostgresOptions) -> Result<Target> {
@@ -133,7 +134,7 @@ impl Target {
 /// One living connection and the statements it has prepared.
 pub(super) struct Session {
     pub(super) client: Client,
-    statements: StdMutex<HashMap<String, Statement>>,
+    statements: StdMutex<BTreeMap<String, Statement>>,
     driver: AbortHandle,
 }
 

@@ -40,14 +40,6 @@ async fn apply(session: &Session, target: &Target) -> Result<()> {
                       select $1, $2, $3, (extract(epoch from clock_timestamp()) * 1000000)::bigint";
         session.query(insert, &[&migration.version, &migration.name, &migration.checksum()]).await?;
     }
-    // Tables that came from another server bring batches above this one's transaction ids.
-    run(
-        session,
-        "update log set base = newest.batch + 1 - pg_current_xact_id()::text::bigint
-         from (select max(batch) as batch from event) newest
-         where newest.batch >= log.base + pg_current_xact_id()::text::bigint",
-    )
-    .await?;
     run(session, "commit").await
 }
 

@@ -14,14 +14,13 @@ const QUEUES: &str = "\
       union all select r.queue, false, 0, 0, count(*) from lease x join run r on r.id = x.run_id group by r.queue) x \
     group by name order by name";
 
-/// A queue that was never paused is not changed by being resumed, though it is known from then on.
+/// Resuming a queue that was never paused changes nothing.
 const PAUSE: &str = concat!(
     "with ",
     now!(),
-    ", before as materialized (select exists (select 1 from queue where name = $1) as known), \
-     written as (insert into queue as q (name, paused) values ($1, $2) \
+    ", changed as (insert into queue as q (name, paused) \
+       select $1, $2::boolean where $2 or exists (select 1 from queue where name = $1) \
        on conflict (name) do update set paused = excluded.paused where q.paused <> excluded.paused returning 1), \
-     changed as materialized (select 1 from written, before where $2 or before.known), \
      logged as (",
     append_event!(),
     "t.now, $3 from t, changed) \

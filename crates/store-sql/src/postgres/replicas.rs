@@ -115,6 +115,14 @@ impl Replicas for Postgres {
              left join (select replica_id, count(*) as running from lease group by replica_id) n \
                on n.replica_id = p.id order by p.id"
         );
+        let rows = self.read().query(&sql, &[]).await?;
+        Ok(readable(rows.iter().map(|row| replica_cells(row, 0).read())))
+    }
+
+    async fn observe(&self) -> Result<Vec<Replica>> {
+        let sql = format!(
+            "select {REPLICA_COLUMNS}, 0::bigint from replica p where p.state in ('active', 'draining') order by p.id"
+        );
         let rows = self.renew.query(&sql, &[]).await?;
         Ok(readable(rows.iter().map(|row| replica_cells(row, 0).read())))
     }

@@ -11,8 +11,7 @@ macro_rules! now {
 /// The head of a statement that appends a batch of events: `at` and `body` follow.
 macro_rules! append_event {
     () => {
-        "insert into event (batch, at, body) \
-           select (select base from log) + pg_current_xact_id()::text::bigint, "
+        "insert into event (batch, at, body) select next_event_batch(), "
     };
 }
 

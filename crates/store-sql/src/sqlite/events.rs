@@ -52,7 +52,7 @@ fn events(connection: &Connection, after: u64, most: usize) -> Outcome<EventPage
         let (batch, at, body): (i64, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let batch = expand(whole(batch), StoreTime(at), &body);
         page.events.extend(batch.into_iter().filter(|event| event.id > after));
-        if page.events.len() >= most {
+        if page.events.len() >= most.max(1) {
             break;
         }
     }

@@ -19,10 +19,10 @@ impl Queues for Sqlite {
             .write(move |tx| {
                 let mut select = tx.connection.prepare_cached("select paused from queue where name = ?1")?;
                 let before = select.query_row([&queue], |row| row.get(0)).optional()?.unwrap_or(false);
-                tx.connection
-                    .prepare_cached("insert or replace into queue (name, paused) values (?1, ?2)")?
-                    .execute(params![queue, paused])?;
                 if before != paused {
+                    tx.connection
+                        .prepare_cached("insert or replace into queue (name, paused) values (?1, ?2)")?
+                        .execute(params![queue, paused])?;
                     let kind = if paused { "queue.paused" } else { "queue.resumed" };
                     tx.append_events(&[line(kind, &queue, None, None)])?;
                 }

@@ -28,6 +28,15 @@ impl Replicas for Sqlite {
         self.readers.read(replicas).await
     }
 
+    async fn observe(&self) -> Result<Vec<Replica>> {
+        self.readers.read(observe).await
+    }
+
+    /// The file's lock sees to it.
+    fn sole(&self) -> bool {
+        true
+    }
+
     async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool> {
         self.writer.write(move |tx| bury(tx, replica, beat, &verdict)).await
     }
@@ -111,6 +120,14 @@ fn replicas(connection: &Connection) -> Outcome<Vec<Replica>> {
         "select {REPLICA_COLUMNS}, coalesce(n.running, 0) from replica p
          left join (select replica_id, count(*) as running from lease group by replica_id) n on n.replica_id = p.id
          order by p.id"
+    ))?;
+    let cells = select.query_map([], |row| replica_cells(row, 0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(readable(cells.into_iter().map(ReplicaCells::read)))
+}
+
+fn observe(connection: &Connection) -> Outcome<Vec<Replica>> {
+    let mut select = connection.prepare_cached(&format!(
+        "select {REPLICA_COLUMNS}, 0 from replica p where p.state in ('active', 'draining') order by p.id"
     ))?;
     let cells = select.query_map([], |row| replica_cells(row, 0))?.collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(readable(cells.into_iter().map(ReplicaCells::read)))

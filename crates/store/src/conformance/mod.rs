@@ -108,6 +108,7 @@ macro_rules! conformance {
                 a_zombie_cannot_settle_after_its_lease_passed_on
                 a_wrong_token_changes_nothing
                 the_attempt_number_is_no_proof
+                the_fence_rises_whatever_number_a_settlement_carries
                 a_run_ends_once
                 of_many_settles_of_one_lease_at_once_one_is_done
                 one_lease_twice_in_a_batch_is_settled_once

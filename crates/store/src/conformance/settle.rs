@@ -1,7 +1,9 @@
 use super::build::{ended, failure, forged, json, rescue, retry, success, with_token};
 use super::fixture::{Fixture, HOUR};
+use crate::Reopened;
 use everbeat_model::lease::Shown;
 use everbeat_model::{Ending, Next, Outcome, RunState, Settled, Settlement, Standing, StoreTime};
+use std::time::Duration;
 
 pub(super) async fn a_success_is_kept(t: &Fixture) {
     let claimed = t.running().await;
@@ -79,6 +81,20 @@ pub(super) async fn the_attempt_number_is_no_proof(t: &Fixture) {
     assert_eq!(attempts[0].attempt, 1, "the history has the number of the lease");
 }
 
+pub(super) async fn the_fence_rises_whatever_number_a_settlement_carries(t: &Fixture) {
+    let id = t.accept(t.draft()).await;
+    for (attempt, next) in (1..).zip([Next::Ready, Next::After(Duration::ZERO), Next::Finish(RunState::Failed)]) {
+        let claimed = t.running_again(id).await;
+        assert_eq!(claimed.lease.attempt, attempt);
+        let standing = Standing { attempt: 0, ..claimed.standing };
+        assert_eq!(t.end(Settlement { standing, ..retry(&claimed, next) }).await, Settled::Done);
+        assert_eq!(t.look(id).await.attempt, attempt);
+        t.promote(10).await.expect("promote");
+    }
+    assert_eq!(t.reopen(id, 3).await.expect("reopen"), Reopened::Ready);
+    assert_eq!(t.running_again(id).await.lease.attempt, 4);
+}
+
 pub(super) async fn a_run_ends_once(t: &Fixture) {
     let claimed = t.running().await;
     assert_eq!(t.end(success(&claimed)).await, Settled::Done);
@@ -153,7 +169,7 @@ pub(super) async fn a_requeued_run_brings_its_standing_to_the_next_attempt(t: &F
     assert_eq!(second.standing, Standing { attempt: 2, tries: 1, losses: 1 });
     assert_eq!(t.held_of(claimed.lease.run_id).await.standing, second.standing);
     let standing = Standing { tries: 2, ..second.standing };
-    t.end(Settlement { standing, ..retry(&second, Next::After(std::time::Duration::ZERO)) }).await;
+    t.end(Settlement { standing, ..retry(&second, Next::After(Duration::ZERO)) }).await;
     assert_eq!(t.promote(10).await.expect("promote").moved, 1);
     let third = t.take_one(claimed.lease.replica_id).await;
     assert_eq!(third.standing, Standing { attempt: 3, tries: 2, losses: 1 }, "also by way of a delay");

@@ -322,6 +322,8 @@ fn settle_one(
     }
     let held = held.clone();
     state.leases.remove(&id);
+    // The fence never goes back, whatever number the writer had in mind.
+    let standing = Standing { attempt: held.lease.attempt, ..settlement.standing };
     let ended = Attempt {
         attempt: held.lease.attempt,
         outcome: Some(settlement.ending.outcome),
@@ -346,7 +348,7 @@ fn settle_one(
             let done = DoneRow {
                 state: to,
                 finished_at: now,
-                standing: settlement.standing,
+                standing,
                 result: settlement.ending.result,
                 error,
                 attempt: Some((ended, settlement.shown.token)),
@@ -357,8 +359,8 @@ fn settle_one(
             lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
             state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
             match settlement.next {
-                Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), settlement.standing),
-                _ => state.put_ready(id, &settlement.spec, settlement.standing),
+                Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), standing),
+                _ => state.put_ready(id, &settlement.spec, standing),
             }
         }
     }

@@ -152,9 +152,6 @@ create index verdict_run on verdict (run_id, id);
 create index verdict_subject on verdict (subject_id, id);
 
 -- One row per writing transaction, whatever the number of runs in it; `body` has one line per event.
--- `batch` is that transaction's id plus `log.base`. Transaction ids, unlike numbers of a sequence,
--- let a reader know that nothing below a point is still to come: every id under its snapshot's xmin
--- has ended.
 create table event (
   batch bigint not null primary key,
   at bigint not null,
@@ -163,13 +160,43 @@ create table event (
 -- Ids hardly compress, and trying costs more than the row.
 alter table event alter column body set storage external;
 
--- `base` keeps batches rising when the tables move to a server whose transaction ids are lower.
+create sequence event_batch;
+
+-- Followers must not pass over a batch that is still being written, and numbers are not committed in
+-- their order. So a writer first locks, for the length of its transaction, a key that carries the last
+-- number given out: its own will be higher. Whatever is not above the lowest such key has been decided.
+create function event_batch_tag() returns bigint language sql stable as
+$$ select (hashtext(current_schema())::bigint & 32767) << 48 $$;
+
+create function last_event_batch() returns bigint language sql volatile as
+$$ select case when is_called then last_value else last_value - 1 end from event_batch $$;
+
+create function next_event_batch() returns bigint language plpgsql volatile as $$
+begin
+  perform pg_advisory_xact_lock_shared(event_batch_tag() | last_event_batch());
+  return nextval('event_batch');
+end $$;
+
+-- Every batch up to the answer is either committed, and seen by whoever asks for it next, or will never
+-- come. The last number is read before the locks: a writer that locks later gets a higher one.
+create function decided_event_batch() returns bigint language plpgsql volatile as $$
+declare
+  last bigint := last_event_batch();
+  pending bigint;
+begin
+  select min(((classid::bigint & 65535) << 32) | objid::bigint) into pending from pg_locks
+  where locktype = 'advisory' and objsubid = 1
+    and database = (select oid from pg_database where datname = current_database())
+    and ((classid::bigint >> 16) << 48) = event_batch_tag();
+  return least(last, coalesce(pending, last));
+end $$;
+
+-- Up to which batch the log was cut off.
 create table log (
   only_row boolean not null primary key default true check (only_row),
-  base bigint not null,
   trimmed_through bigint not null
 );
-insert into log (base, trimmed_through) values (0, 0);
+insert into log (trimmed_through) values (0);
 
 create table queue (
   name text collate "C" not null primary key,

@@ -1,0 +1,266 @@
+use crate::config::Flags;
+use clap::{Parser, Subcommand, ValueEnum};
+use everbeat_model::time::parse_duration;
+use std::time::Duration;
+
+/// Durable work that always knows what is alive.
+#[derive(Debug, Parser)]
+#[command(name = "everbeat", version, propagate_version = false, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    after_help = "Start a server with `everbeat serve`, then try: everbeat submit echo --input '\"hello\"' --wait\n\n\
+    Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+    /// How data is printed; with json, stdout carries data only
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) output: Output,
+}
+
+/// The server to talk to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Remote {
+    /// Address of the server
+    #[arg(long, global = true, env = "EVERBEAT_URL", default_value = "http://127.0.0.1:7117", value_name = "URL")]
+    pub(crate) url: String,
+    /// Token to show to the server
+    #[arg(long, global = true, env = "EVERBEAT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a server
+    #[command(after_help = "Examples:\n  \
+        everbeat serve                                      SQLite in ./everbeat-data, on 127.0.0.1:7117\n  \
+        everbeat serve --config /etc/everbeat.toml\n  \
+        everbeat serve --store postgres://app@db/everbeat   many replicas may share it\n  \
+        EVERBEAT_REPLICA__SLOTS=8 everbeat serve            every key of the file can be set like this\n\n\
+        The first SIGTERM or SIGINT lets work finish for replica.drain_grace and then leaves; the second stops at once.")]
+    Serve(Flags),
+    /// Check the configuration and show what is in force
+    Config(ConfigArgs),
+    /// Submit a run of a task
+    #[command(after_help = "Examples:\n  \
+        everbeat submit echo --input '{\"hello\": \"world\"}' --wait\n  \
+        everbeat submit sleep --input '{\"ms\": 5000}' --priority 10\n  \
+        everbeat submit report --input @input.json --run-at 2026-12-01T06:00:00Z\n  \
+        everbeat submit import --policy '{\"deadline\": \"10m\", \"max_attempts\": 5}' --unique-key import\n  \
+        everbeat submit echo --wait -o json | jq .result")]
+    Submit(SubmitArgs),
+    /// List what there is
+    Ls {
+        #[command(subcommand)]
+        what: Ls,
+    },
+    /// Show a run with its attempts, a replica or a verdict
+    Show {
+        /// Id of a run, replica or verdict
+        id: String,
+    },
+    /// Say why a run is in the state it is in, and what could be done
+    Explain {
+        /// Id of a run
+        id: String,
+    },
+    /// Wait until a run is finished, and end with its exit code
+    Wait {
+        /// Id of a run
+        id: String,
+        /// Give up after so long, with exit code 124 [default: never]
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        timeout: Option<Duration>,
+    },
+    /// Ask an unfinished run to stop
+    Cancel {
+        /// Id of a run
+        id: String,
+    },
+    /// Open a finished run again, with all its attempts
+    Retry {
+        /// Id of a run
+        id: String,
+    },
+    /// Act on a replica
+    Replica {
+        #[command(subcommand)]
+        action: ReplicaAction,
+    },
+    /// Act on a queue
+    Queue {
+        #[command(subcommand)]
+        action: QueueAction,
+    },
+    /// Check the guarantees over all that is stored; exit code 1 if one is broken
+    Invariants,
+    /// Read the log of events
+    Events(EventsArgs),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  everbeat completions bash > ~/.local/share/bash-completion/completions/everbeat"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+    /// Print the reference page of all keys instead
+    #[arg(long, hide = true)]
+    pub(crate) markdown: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SubmitArgs {
+    /// Name of the task; `everbeat ls tasks` lists them
+    pub(crate) task: String,
+    /// Input: JSON, @FILE to read it from a file, or - to read it from stdin
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) input: Option<String>,
+    /// Queue to wait in [default: default]
+    #[arg(long)]
+    pub(crate) queue: Option<String>,
+    /// A higher priority is taken first [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i16>,
+    /// Not before this time: RFC 3339, or a duration from now
+    #[arg(long, value_name = "TIME")]
+    pub(crate) run_at: Option<String>,
+    /// What differs from the configured policy, as a JSON object
+    #[arg(long, value_name = "JSON")]
+    pub(crate) policy: Option<String>,
+    /// Only one unfinished run may have this key; if there is one, it is the answer
+    #[arg(long, value_name = "KEY")]
+    pub(crate) unique_key: Option<String>,
+    /// Submitting again with the same key and content makes no second run
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Accept a task that nobody has offered yet
+    #[arg(long)]
+    pub(crate) accept_unknown: bool,
+    /// Wait until the run is finished, and end with its exit code
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// With --wait: give up after so long, with exit code 124 [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
+    pub(crate) timeout: Option<Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ls {
+    /// Runs, newest first
+    #[command(alias = "run")]
+    Runs {
+        /// Only those in this state
+        #[arg(long, value_parser = ["scheduled", "ready", "running", "succeeded", "failed", "cancelled"])]
+        state: Option<String>,
+        /// Only those of this task
+        #[arg(long)]
+        task: Option<String>,
+        /// Only those in this queue
+        #[arg(long)]
+        queue: Option<String>,
+        /// Only those of this kind
+        #[arg(long, value_parser = ["task", "node", "flow", "job"])]
+        kind: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Replicas, newest first
+    #[command(alias = "replica")]
+    Replicas {
+        /// Only those in this state
+        #[arg(long, value_parser = ["active", "draining", "dead", "left"])]
+        state: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Verdicts, newest first
+    #[command(alias = "verdict")]
+    Verdicts {
+        /// Only those about this run
+        #[arg(long, value_name = "ID")]
+        run: Option<String>,
+        /// Only those about this run or replica
+        #[arg(long, value_name = "ID")]
+        subject: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Queues, with what stands in them
+    #[command(alias = "queue")]
+    Queues {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Tasks that a replica or worker has offered
+    #[command(alias = "task")]
+    Tasks {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct PageArgs {
+    /// How many at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// Go on where an earlier list ended: its next_cursor
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
+    /// All of them, page after page
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReplicaAction {
+    /// Let it finish its work and leave
+    Drain {
+        /// Id of a replica
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueAction {
+    /// Take no more runs from it; what runs goes on
+    Pause {
+        /// Name of the queue
+        name: String,
+    },
+    /// Take runs from it again
+    Resume {
+        /// Name of the queue
+        name: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct EventsArgs {
+    /// Go on as events happen, until interrupted
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only those after the event with this id
+    #[arg(long, value_name = "N")]
+    pub(crate) after: Option<u64>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|invalid| format!("{} ({})", invalid.problem, invalid.hint))
+}

@@ -1,0 +1,141 @@
+//! Measures a server on this machine through its public interface, next to what the same statements
+//! reach without it.
+
+mod load;
+mod place;
+
+use crate::exit::{self, Failure};
+use place::Place;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// How many runs each measurement takes
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
+    runs: u64,
+    /// How many single runs the latency is measured with
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000))]
+    latency_runs: u64,
+    /// A PostgreSQL server on which a database may be made (and dropped again) for the measurement
+    #[arg(long, env = "EVERBEAT_BENCH_POSTGRES", value_name = "URL")]
+    postgres: Option<String>,
+    /// Leave SQLite out
+    #[arg(long)]
+    no_sqlite: bool,
+    /// Runs that are performed at once
+    #[arg(long, default_value_t = 4000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    slots: u64,
+}
+
+/// One store's figures.
+#[derive(Debug, Serialize)]
+struct Figures {
+    store: &'static str,
+    settings: String,
+    runs: u64,
+    /// Bulk enqueue through `POST /api/v1/runs:batch`.
+    enqueue_per_s: f64,
+    /// From the moment the queue is let go until the last run is settled, as the interface shows it.
+    claim_to_settle_per_s: f64,
+    enqueue_to_start_ms: Percentiles,
+    raw: Raw,
+    ratio: Ratio,
+}
+
+/// The same statements in batches, back to back on one connection, with no engine between.
+#[derive(Debug, Serialize)]
+struct Raw {
+    batch: usize,
+    insert_per_s: f64,
+    claim_per_s: f64,
+    settle_per_s: f64,
+    /// One run claimed and settled: `1 / (1/claim + 1/settle)`.
+    claim_and_settle_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Ratio {
+    enqueue_to_raw: f64,
+    claim_to_settle_to_raw: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    max: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    cores: usize,
+    stores: Vec<Figures>,
+}
+
+pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::server(format!("the runtime cannot be started: {error}"), ""))?;
+    let mut stores = Vec::new();
+    if !args.no_sqlite {
+        stores.push(runtime.block_on(async { measure(args, Place::sqlite()?).await })?);
+    }
+    if let Some(url) = &args.postgres {
+        stores.push(runtime.block_on(async { measure(args, Place::postgres(url).await?).await })?);
+    }
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores };
+    let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::server(error.to_string(), ""))?;
+    println!("{text}");
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(exit::DONE)
+}
+
+/// Runs in one batch: as many as the engine itself takes at once.
+const BATCH: usize = 1000;
+
+async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
+    eprintln!("{}: raw statements", place.name);
+    let raw = place.raw(args.runs, BATCH).await?;
+    let raw = Raw {
+        batch: BATCH,
+        insert_per_s: raw.insert_per_s,
+        claim_per_s: raw.claim_per_s,
+        settle_per_s: raw.settle_per_s,
+        claim_and_settle_per_s: 1.0 / (1.0 / raw.claim_per_s + 1.0 / raw.settle_per_s),
+    };
+    eprintln!("{}: through the interface", place.name);
+    let server = load::Server::start(&place, usize::try_from(args.slots).unwrap_or(usize::MAX)).await?;
+    let url = server.url.clone();
+    let (runs, latency_runs) = (args.runs, args.latency_runs);
+    // The client blocks; it has threads of its own, as another process would.
+    let driven = tokio::task::spawn_blocking(move || load::drive(&url, runs, BATCH as u64, latency_runs));
+    let driven = driven.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
+    server.stop().await;
+    let figures = Figures {
+        store: place.name,
+        settings: place.settings.clone(),
+        runs: args.runs,
+        enqueue_per_s: driven.enqueue_per_s,
+        claim_to_settle_per_s: driven.claim_to_settle_per_s,
+        ratio: Ratio {
+            enqueue_to_raw: driven.enqueue_per_s / raw.insert_per_s,
+            claim_to_settle_to_raw: driven.claim_to_settle_per_s / raw.claim_and_settle_per_s,
+        },
+        enqueue_to_start_ms: percentiles(driven.enqueue_to_start_ms),
+        raw,
+    };
+    place.clear().await;
+    Ok(figures)
+}
+
+fn percentiles(mut values: Vec<f64>) -> Percentiles {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values.get(((values.len().saturating_sub(1)) as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+}

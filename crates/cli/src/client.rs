@@ -1,0 +1,195 @@
+use crate::args::Remote;
+use crate::exit::Failure;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::fmt::Write as _;
+use std::time::Duration;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// Talks to one server.
+pub(crate) struct Client {
+    agent: Agent,
+    base: String,
+    token: Option<String>,
+}
+
+/// What the server said: the text as it came, and as a value to look into.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) raw: Box<RawValue>,
+    pub(crate) value: Value,
+}
+
+/// Why there is no answer to use.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// No answer at all.
+    Unreachable { base: String, cause: String },
+    /// The server answered that it will not or cannot.
+    Refused { status: u16, problem: Value },
+}
+
+/// A request that does not ask to wait is answered within this time or not at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ASK_FIRST: usize = 1 << 20;
+const CONNECT: Duration = Duration::from_secs(10);
+/// Larger answers are not read: no page of the API comes near.
+const LARGEST: u64 = 1 << 30;
+
+impl Client {
+    pub(crate) fn new(remote: &Remote) -> Result<Client, Failure> {
+        let base = remote.url.trim_end_matches('/').to_string();
+        let host = base.strip_prefix("http://").or_else(|| base.strip_prefix("https://"));
+        let Some(host) = host.filter(|host| !host.is_empty()) else {
+            let invalid = everbeat_model::Invalid::new(
+                "EVERBEAT_URL",
+                format!("{:?}", remote.url),
+                "is not an HTTP address",
+                "write it like http://127.0.0.1:7117",
+            );
+            return Err(Failure::usage(&invalid));
+        };
+        let mut config =
+            Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_connect(Some(CONNECT));
+        if ["127.", "localhost", "[::1]"].iter().any(|local| host.starts_with(local)) {
+            // A proxy cannot know this machine's own addresses.
+            config = config.proxy(None);
+        }
+        Ok(Client { agent: config.build().new_agent(), base, token: remote.token.clone() })
+    }
+
+    pub(crate) fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Trouble> {
+        self.get_within(path, query, PATIENCE)
+    }
+
+    pub(crate) fn get_within(&self, path: &str, query: &[(&str, &str)], span: Duration) -> Result<Answer, Trouble> {
+        let request = self.agent.get(self.url(path, query)).config().timeout_global(Some(span)).build();
+        self.answer(self.authorised(request).call())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: Option<&str>, headers: &[(&str, &str)]) -> Result<Answer, Trouble> {
+        let request = self.agent.post(self.url(path, &[])).config().timeout_global(Some(PATIENCE)).build();
+        let mut request = self.authorised(request);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if body.is_some_and(|body| body.len() > ASK_FIRST) {
+            // A server that refuses says so before the body is sent, not in the midst of it.
+            request = request.header("expect", "100-continue");
+        }
+        self.answer(match body {
+            Some(body) => request.content_type("application/json").send(body),
+            None => request.send_empty(),
+        })
+    }
+
+    /// A stream that the server goes on writing, with no longer silence than this.
+    pub(crate) fn stream(&self, path: &str, query: &[(&str, &str)], silence: Duration) -> Result<Body, Trouble> {
+        let request = self.agent.get(self.url(path, query)).config().timeout_per_read(Some(silence)).build();
+        let request = self.authorised(request).header("accept", "text/event-stream");
+        let response = request.call().map_err(|error| self.away(&error))?;
+        match response.status().as_u16() {
+            200 => Ok(response.into_body()),
+            _ => Err(self.answer(Ok(response)).err().unwrap_or_else(|| self.nonsense("no stream of events"))),
+        }
+    }
+
+    fn url(&self, path: &str, query: &[(&str, &str)]) -> String {
+        let mut url = format!("{}{path}", self.base);
+        for (place, (name, value)) in query.iter().enumerate() {
+            let sign = if place == 0 { '?' } else { '&' };
+            let _writing_to_a_string_cannot_fail = write!(url, "{sign}{name}={}", escape(value));
+        }
+        url
+    }
+
+    fn authorised<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        }
+    }
+
+    fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Answer, Trouble> {
+        let mut response = response.map_err(|error| self.away(&error))?;
+        let status = response.status().as_u16();
+        let text = response.body_mut().with_config().limit(LARGEST).read_to_string();
+        let text = text.map_err(|error| self.away(&error))?;
+        let value = serde_json::from_str::<Value>(&text);
+        if !(200..300).contains(&status) {
+            let problem = value.unwrap_or_else(|_| Value::String(text));
+            return Err(Trouble::Refused { status, problem });
+        }
+        let text = if text.trim().is_empty() { "null".to_string() } else { text };
+        match (value.or_else(|_| serde_json::from_str(&text)), RawValue::from_string(text)) {
+            (Ok(value), Ok(raw)) => Ok(Answer { status, raw, value }),
+            _ => Err(self.nonsense("no JSON")),
+        }
+    }
+
+    pub(crate) fn away(&self, error: &dyn std::error::Error) -> Trouble {
+        Trouble::Unreachable { base: self.base.clone(), cause: error.to_string() }
+    }
+
+    fn nonsense(&self, what: &str) -> Trouble {
+        let problem = format!("{} answers with {what}: is it an Everbeat server?", self.base);
+        Trouble::Refused { status: 200, problem: Value::String(problem) }
+    }
+}
+
+impl Trouble {
+    /// Whether the same request may succeed later: the server is away, or its store is.
+    pub(crate) fn passing(&self) -> bool {
+        matches!(self, Trouble::Unreachable { .. } | Trouble::Refused { status: 429 | 502..=504, .. })
+    }
+
+    /// The server is there; what was waited for has not come.
+    pub(crate) fn timed_out(&self) -> bool {
+        matches!(self, Trouble::Refused { status: 408, .. })
+    }
+
+    pub(crate) fn not_found(&self) -> bool {
+        matches!(self, Trouble::Refused { status: 404, .. })
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Unreachable { base, cause } => Failure::server(
+                format!("the server at {base} cannot be reached: {cause}"),
+                "start one with `everbeat serve`, or name another with --url or EVERBEAT_URL",
+            ),
+            Trouble::Refused { status, problem } => {
+                let part = |name: &str| problem.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+                let fallback = problem.as_str().map(|text| text.trim().chars().take(500).collect::<String>());
+                let detail = part("detail").or_else(|| part("title")).map(ToString::to_string);
+                let mut message = detail.or(fallback).filter(|text| !text.is_empty()).unwrap_or_default();
+                if message.is_empty() {
+                    message = format!("the server answers with status {status}");
+                }
+                for name in ["field", "value"] {
+                    if let Some(text) = part(name).filter(|text| !message.contains(text)) {
+                        let _writing_to_a_string_cannot_fail = write!(message, "\n  {name}: {text}");
+                    }
+                }
+                Failure::server(message, part("hint").unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Percent-encodes all but the characters that stand for themselves everywhere in a URL.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => escaped.push(char::from(byte)),
+            _ => {
+                let _writing_to_a_string_cannot_fail = write!(escaped, "%{byte:02X}");
+            }
+        }
+    }
+    escaped
+}

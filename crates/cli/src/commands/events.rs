@@ -1,0 +1,131 @@
+use super::To;
+use crate::args::EventsArgs;
+use crate::client::Trouble;
+use crate::clock;
+use crate::exit::{self, Failure};
+use crate::output::{self, plain};
+use everbeat_model::StoreTime;
+use serde_json::Value;
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::time::Duration;
+
+/// The server sends something at least every 15 s; silence beyond this is a connection that broke.
+const SILENCE: Duration = Duration::from_secs(60);
+/// The end of what is kept: what comes later than this did not lie ready.
+const CAUGHT_UP: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Prints the events that are kept; with `--follow`, those that happen from now on.
+pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
+    let mut reading =
+        Reading { to, follow: asked.follow, begun: clock::wall(), last: asked.after, gaps: asked.after.is_some() };
+    if !asked.follow {
+        reading.last = Some(asked.after.unwrap_or(0));
+        reading.stream()?;
+        return Ok(exit::DONE);
+    }
+    let mut met = false;
+    loop {
+        match reading.stream() {
+            // Streams have an end; what follows is on the next one.
+            Ok(()) => met = true,
+            Err(trouble) if met && trouble.passing() => {
+                if let Trouble::Unreachable { base, cause } = &trouble {
+                    eprintln!("the server at {base} is away ({cause}); trying again");
+                }
+                clock::Patience::new(None).pause(PAUSE);
+            }
+            Err(trouble) => return Err(trouble.into()),
+        }
+    }
+}
+
+struct Reading<'a> {
+    to: &'a To,
+    follow: bool,
+    begun: StoreTime,
+    /// The last event seen; none: from now on.
+    last: Option<u64>,
+    /// Whether events that are no longer kept are missed.
+    gaps: bool,
+}
+
+impl Reading<'_> {
+    /// Reads one stream to its end.
+    fn stream(&mut self) -> Result<(), Trouble> {
+        let after = self.last.map(|id| id.to_string());
+        let query: Vec<(&str, &str)> = after.as_deref().map(|after| ("after", after)).into_iter().collect();
+        let silence = if self.follow { SILENCE } else { CAUGHT_UP };
+        let body = self.to.client.stream("/api/v1/events", &query, silence)?;
+        let mut message = Message::default();
+        for line in BufReader::new(body.into_reader()).lines() {
+            match line {
+                Ok(line) if line.is_empty() => {
+                    let message = std::mem::take(&mut message);
+                    if !message.data.is_empty() && !self.tell(&message) {
+                        return Ok(());
+                    }
+                }
+                Ok(line) => message.add(&line),
+                Err(error) => {
+                    return if self.follow || over(&error) { Ok(()) } else { Err(self.to.client.away(&error)) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints one event; answers whether to go on.
+    fn tell(&mut self, message: &Message) -> bool {
+        let event: Value = serde_json::from_str(&message.data).unwrap_or_default();
+        if message.event == "gap" {
+            if self.gaps {
+                eprintln!("some events between {} and {} are no longer kept", event["after"], event["next"]);
+            }
+            return true;
+        }
+        let at = event["at"].as_str().and_then(|at| StoreTime::parse(at).ok());
+        if !self.follow && at.is_some_and(|at| at > self.begun) {
+            // On a busy server the log never ends; it ends where the reader came in.
+            return false;
+        }
+        self.gaps = true;
+        self.last = message.id.or(self.last);
+        output::print(&if self.to.json() { message.data.clone() } else { line(&event) })
+    }
+}
+
+/// Silence, or the end of the connection.
+fn over(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::UnexpectedEof)
+}
+
+fn line(event: &Value) -> String {
+    let attempt = event["attempt"].as_u64().map(|attempt| format!(" attempt {attempt}")).unwrap_or_default();
+    let detail = if event["detail"].is_null() { String::new() } else { format!(" {}", event["detail"]) };
+    let [id, at, kind, subject] = ["id", "at", "kind", "subject"].map(|name| plain(&event[name]));
+    format!("{id} {at} {kind} {subject}{attempt}{detail}")
+}
+
+/// One server-sent event, as far as it has come.
+#[derive(Default)]
+struct Message {
+    id: Option<u64>,
+    event: String,
+    data: String,
+}
+
+impl Message {
+    fn add(&mut self, line: &str) {
+        let (name, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match name {
+            "id" => self.id = value.parse().ok(),
+            "event" => self.event = value.to_string(),
+            "data" if self.data.is_empty() => self.data = value.to_string(),
+            "data" => self.data = format!("{}\n{value}", self.data),
+            // Comments, and what a later version may add.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,156 @@
+use super::To;
+use crate::args::{Ls, PageArgs};
+use crate::client::Trouble;
+use crate::exit::{self, Failure};
+use crate::output::{self, age, plain, state};
+use comfy_table::Cell;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// How one item becomes a row.
+type Row = fn(&Value) -> Vec<Cell>;
+
+pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
+    let filter = |pairs: Vec<(&'static str, Option<String>)>| -> Vec<(&'static str, String)> {
+        pairs.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+    };
+    match what {
+        Ls::Runs { state, task, queue, kind, page } => {
+            let filter = filter(vec![("state", state), ("task", task), ("queue", queue), ("kind", kind)]);
+            let headers = ["ID", "TASK", "QUEUE", "STATE", "ATTEMPT", "PROGRESS", "BEAT", "CREATED"];
+            print(to, "/api/v1/runs", filter, &page, &headers, run)
+        }
+        Ls::Replicas { state, page } => {
+            let headers = ["ID", "HOST", "VERSION", "STATE", "RUNNING", "BEAT", "STARTED"];
+            print(to, "/api/v1/replicas", filter(vec![("state", state)]), &page, &headers, replica)
+        }
+        Ls::Verdicts { run, subject, page } => {
+            let filter = filter(vec![("run_id", run), ("subject", subject)]);
+            let headers = ["ID", "SUBJECT", "JUDGEMENT", "REASON", "THEN", "AT"];
+            print(to, "/api/v1/verdicts", filter, &page, &headers, verdict)
+        }
+        Ls::Queues { page } => {
+            let headers = ["NAME", "STATE", "SCHEDULED", "READY", "RUNNING"];
+            print(to, "/api/v1/queues", Vec::new(), &page, &headers, queue)
+        }
+        Ls::Tasks { page } => print(to, "/api/v1/tasks", Vec::new(), &page, &["NAME"], task),
+    }
+}
+
+fn run(run: &Value) -> Vec<Cell> {
+    let attempt = format!("{}/{}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    vec![
+        Cell::new(plain(&run["id"])),
+        Cell::new(plain(&run["task"])),
+        Cell::new(plain(&run["queue"])),
+        state(run["liveness"].as_str().filter(|life| *life != "alive").unwrap_or(&plain(&run["state"]))),
+        Cell::new(attempt),
+        Cell::new(progress(&run["progress"])),
+        Cell::new(if run["state"] == "running" { age(&run["last_heartbeat_at"]) } else { String::new() }),
+        Cell::new(age(&run["created_at"])),
+    ]
+}
+
+/// `531/1000 note`, as far as known.
+pub(super) fn progress(progress: &Value) -> String {
+    let (done, total) = (plain(&progress["done"]), plain(&progress["total"]));
+    let count = match (done.is_empty(), total.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => done,
+        (false, false) => format!("{done}/{total}"),
+    };
+    format!("{count} {}", plain(&progress["note"])).trim().to_string()
+}
+
+fn replica(replica: &Value) -> Vec<Cell> {
+    vec![
+        Cell::new(plain(&replica["id"])),
+        Cell::new(plain(&replica["host"])),
+        Cell::new(plain(&replica["version"])),
+        state(&plain(&replica["state"])),
+        Cell::new(plain(&replica["running"])),
+        Cell::new(age(&replica["last_heartbeat_at"])),
+        Cell::new(age(&replica["started_at"])),
+    ]
+}
+
+fn verdict(verdict: &Value) -> Vec<Cell> {
+    let subject = &verdict["subject"];
+    vec![
+        Cell::new(plain(&verdict["id"])),
+        Cell::new(format!("{} {}", plain(&subject["kind"]), plain(&subject["id"]))),
+        state(&plain(&verdict["judgement"])),
+        Cell::new(plain(&verdict["reason"])),
+        Cell::new(plain(&verdict["then"])),
+        Cell::new(age(&verdict["at"])),
+    ]
+}
+
+fn queue(queue: &Value) -> Vec<Cell> {
+    let count = |name: &str| Cell::new(plain(&queue[name]));
+    let paused = if queue["paused"] == true { state("paused") } else { Cell::new("open") };
+    vec![count("name"), paused, count("scheduled"), count("ready"), count("running")]
+}
+
+/// A task is listed by its name alone, or as an object that has one.
+fn task(task: &Value) -> Vec<Cell> {
+    vec![Cell::new(plain(task.get("name").unwrap_or(task)))]
+}
+
+/// Items are kept as they came, for `-o json`.
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+fn print(
+    to: &To,
+    path: &str,
+    filter: Vec<(&'static str, String)>,
+    asked: &PageArgs,
+    headers: &[&str],
+    row: Row,
+) -> Result<u8, Failure> {
+    let mut page = fetch(to, path, &filter, asked, asked.cursor.as_deref())?;
+    while asked.all
+        && let Some(cursor) = page.next_cursor.take()
+    {
+        let next = fetch(to, path, &filter, asked, Some(&cursor))?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    let items: Vec<&str> = page.items.iter().map(|item| item.get()).collect();
+    let cursor = page.next_cursor.map_or(Value::Null, Value::String);
+    let json = format!("{{\"items\":[{}],\"next_cursor\":{cursor}}}", items.join(","));
+    to.print(&json, || {
+        let read = |item: &&str| serde_json::from_str(item).unwrap_or(Value::Null);
+        output::table(headers, items.iter().map(read).map(|item| row(&item)).collect())
+    });
+    if let (Value::String(cursor), false) = (&cursor, to.json()) {
+        eprintln!("more: --cursor {cursor}, or --all");
+    }
+    Ok(exit::DONE)
+}
+
+fn fetch(
+    to: &To,
+    path: &str,
+    filter: &[(&'static str, String)],
+    asked: &PageArgs,
+    cursor: Option<&str>,
+) -> Result<Page, Failure> {
+    let limit = asked.limit.map(|limit| limit.to_string());
+    let mut query: Vec<(&str, &str)> = filter.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    query.extend(limit.as_deref().map(|limit| ("limit", limit)));
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    let answer = to.client.get(path, &query)?;
+    serde_json::from_str(answer.raw.get()).map_err(|_| {
+        Trouble::Refused {
+            status: answer.status,
+            problem: Value::String("the server answers with no list".to_string()),
+        }
+        .into()
+    })
+}

@@ -1,0 +1,118 @@
+use super::To;
+use super::show;
+use crate::args::SubmitArgs;
+use crate::client::{Answer, escape};
+use crate::exit::{self, Failure};
+use crate::{clock, output, waiting};
+use everbeat_model::time::parse_duration;
+use everbeat_model::{Invalid, StoreTime};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::io::Read;
+use std::time::Duration;
+
+/// What is sent to submit a run. JSON from the user goes as it was written.
+#[derive(Serialize)]
+struct Submission {
+    task: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_at: Option<StoreTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique_key: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    accept_unknown: bool,
+}
+
+pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
+    let submission = Submission {
+        input: args.input.as_deref().map(|given| json("--input", given)).transpose()?,
+        policy: args.policy.as_deref().map(|given| json("--policy", given)).transpose()?,
+        run_at: args.run_at.as_deref().map(time).transpose()?,
+        task: args.task,
+        queue: args.queue,
+        priority: args.priority,
+        unique_key: args.unique_key,
+        accept_unknown: args.accept_unknown,
+    };
+    let body = serde_json::to_string(&submission)
+        .map_err(|error| Failure::new(exit::USAGE, format!("the request cannot be written: {error}"), ""))?;
+    let headers: Vec<(&str, &str)> =
+        args.idempotency_key.as_deref().map(|key| ("idempotency-key", key)).into_iter().collect();
+    let accepted = to.client.post("/api/v1/runs", Some(&body), &headers)?;
+    let id = accepted.value["id"].as_str().unwrap_or_default();
+    if accepted.status == 200 {
+        eprintln!("run {id} already stands for this; no new one was made");
+    }
+    if args.wait {
+        let run = waiting::finished(&to.client, id, args.timeout, true)?;
+        return ended(to, &run);
+    }
+    to.print(accepted.raw.get(), || id.to_string());
+    Ok(exit::DONE)
+}
+
+pub(crate) fn wait(to: &To, id: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
+    let run = waiting::finished(&to.client, id, timeout, false)?;
+    ended(to, &run)
+}
+
+/// Prints a finished run and gives its exit code.
+fn ended(to: &To, run: &Answer) -> Result<u8, Failure> {
+    to.print(run.raw.get(), || show::brief(&run.value));
+    waiting::code(&to.client, &run.value)
+}
+
+pub(crate) fn cancel(to: &To, id: &str) -> Result<u8, Failure> {
+    act(to, id, "cancel", |state| match state {
+        "cancelled" => "cancelled".to_string(),
+        state => format!("asked to stop; it is still {state}"),
+    })
+}
+
+pub(crate) fn retry(to: &To, id: &str) -> Result<u8, Failure> {
+    act(to, id, "retry", |state| format!("open again: {state}"))
+}
+
+fn act(to: &To, id: &str, verb: &str, said: impl Fn(&str) -> String) -> Result<u8, Failure> {
+    let run = to.client.post(&format!("/api/v1/runs/{}/{verb}", escape(id)), None, &[])?;
+    to.print(run.raw.get(), || format!("run {id} is {}", said(&output::plain(&run.value["state"]))));
+    Ok(exit::DONE)
+}
+
+/// JSON that was given as itself, as `@FILE`, or on stdin as `-`.
+fn json(flag: &str, given: &str) -> Result<Box<RawValue>, Failure> {
+    let text = match given.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).map_err(|error| unreadable(flag, given, &error))?,
+        None if given == "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(|error| unreadable(flag, given, &error))?;
+            text
+        }
+        None => given.to_string(),
+    };
+    serde_json::from_str(&text).map_err(|error| {
+        let hint = "give one JSON value; text needs double quotes inside single ones, like '\"hello\"'";
+        Failure::usage(&Invalid::new(flag, text.trim(), format!("is not valid JSON: {error}"), hint))
+    })
+}
+
+fn unreadable(flag: &str, given: &str, error: &std::io::Error) -> Failure {
+    let problem = format!("cannot be read: {error}");
+    Failure::usage(&Invalid::new(flag, given, problem, "give JSON, @FILE with a readable file, or - for stdin"))
+}
+
+fn time(given: &str) -> Result<StoreTime, Failure> {
+    let relative = || parse_duration(given.trim_start_matches('+')).map(|span| clock::wall().plus(span));
+    StoreTime::parse(given).or_else(|_| relative()).map_err(|_| {
+        let hint = "write it like 2026-12-01T06:00:00Z, or as a duration from now like 10m";
+        Failure::usage(&Invalid::new("--run-at", format!("{given:?}"), "is not a time", hint))
+    })
+}

@@ -1,0 +1,159 @@
+use super::To;
+use super::list::progress;
+use crate::client::{Answer, Trouble, escape};
+use crate::exit::{self, Failure};
+use crate::output::{age, fields, message, moment, plain, state, table, took};
+use crate::waiting;
+use comfy_table::Cell;
+use serde_json::Value;
+
+/// Shows whatever has this id.
+pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
+    if let Some(run) = found(to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]))? {
+        return show_run(to, id, &run);
+    }
+    if let Some(verdict) = found(to.client.get(&format!("/api/v1/verdicts/{}", escape(id)), &[]))? {
+        to.print(verdict.raw.get(), || verdict_fields(&verdict.value));
+        return Ok(exit::DONE);
+    }
+    if let Some(replica) = replica(to, id)? {
+        to.print(&replica.to_string(), || replica_fields(&replica));
+        return Ok(exit::DONE);
+    }
+    let hint = "`everbeat ls runs`, `everbeat ls replicas` and `everbeat ls verdicts` list what there is";
+    Err(Failure::server(format!("no run, replica or verdict has the id {id}"), hint))
+}
+
+fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(trouble) if trouble.not_found() => Ok(None),
+        Err(trouble) => Err(trouble.into()),
+    }
+}
+
+fn replica(to: &To, id: &str) -> Result<Option<Value>, Failure> {
+    let mut cursor: Option<String> = None;
+    loop {
+        let query: Vec<(&str, &str)> = cursor.as_deref().map(|cursor| ("cursor", cursor)).into_iter().collect();
+        let page = to.client.get("/api/v1/replicas", &query)?.value;
+        let items = page["items"].as_array().cloned().unwrap_or_default();
+        if let Some(replica) = items.into_iter().find(|replica| replica["id"] == id) {
+            return Ok(Some(replica));
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = Some(next.to_string()),
+            None => return Ok(None),
+        }
+    }
+}
+
+fn show_run(to: &To, id: &str, run: &Answer) -> Result<u8, Failure> {
+    let attempts = waiting::attempts(&to.client, id)?;
+    let whole = run.raw.get().trim_end();
+    let open = whole.strip_suffix('}').unwrap_or(whole);
+    let json = format!("{open},\"attempts\":{}}}", Value::Array(attempts.clone()));
+    to.print(&json, || {
+        let rows: Vec<Vec<Cell>> = attempts.iter().map(attempt_row).collect();
+        let head = fields(&run_fields(&run.value));
+        if rows.is_empty() {
+            return format!("{head}\n\nno attempt yet");
+        }
+        let headers = ["ATTEMPT", "OUTCOME", "REPLICA", "STARTED", "TOOK", "ERROR", "VERDICT"];
+        format!("{head}\n\n{}", table(&headers, rows))
+    });
+    Ok(exit::DONE)
+}
+
+/// The line that says how a run ended, and what came of it.
+pub(super) fn brief(run: &Value) -> String {
+    let took = took(&run["started_at"], &run["finished_at"]).map(|span| format!(", took {span}")).unwrap_or_default();
+    let attempt = format!("attempt {} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    let first = format!("run {} {} ({attempt}{took})", plain(&run["id"]), state(&plain(&run["state"])).content());
+    match (&run["result"], &run["error"]) {
+        (Value::Null, Value::Null) => first,
+        (Value::Null, error) => format!("{first}\n{}", message(error)),
+        (result, _) => format!("{first}\n{result}"),
+    }
+}
+
+fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
+    let known = run["state"].as_str().unwrap_or_default();
+    let life = run["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
+    let attempt = format!("{} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    let json = |name: &str| if run[name].is_null() { String::new() } else { run[name].to_string() };
+    let all = vec![
+        ("run", plain(&run["id"])),
+        ("state", format!("{}{life}", state(known).content())),
+        ("kind", plain(&run["kind"])),
+        ("task", plain(&run["task"])),
+        ("queue", plain(&run["queue"])),
+        ("priority", plain(&run["priority"])),
+        ("attempt", attempt),
+        ("unique key", plain(&run["unique_key"])),
+        ("progress", progress(&run["progress"])),
+        ("created", moment(&run["created_at"])),
+        ("due", moment(&run["run_at"])),
+        ("started", moment(&run["started_at"])),
+        ("cancel asked", moment(&run["cancel_requested_at"])),
+        ("finished", moment(&run["finished_at"])),
+        ("replica", plain(&run["replica_id"])),
+        ("worker", plain(&run["worker_id"])),
+        ("last beat", moment(&run["last_heartbeat_at"])),
+        ("beat due by", moment(&run["heartbeat_deadline"])),
+        ("deadline", moment(&run["deadline"])),
+        ("input", json("input")),
+        ("checkpoint", json("checkpoint")),
+        ("result", json("result")),
+        ("error", message(&run["error"])),
+    ];
+    all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+fn attempt_row(attempt: &Value) -> Vec<Cell> {
+    vec![
+        Cell::new(plain(&attempt["attempt"])),
+        state(attempt["outcome"].as_str().unwrap_or("running")),
+        Cell::new(plain(&attempt["replica_id"])),
+        Cell::new(age(&attempt["started_at"])),
+        Cell::new(took(&attempt["started_at"], &attempt["ended_at"]).unwrap_or_default()),
+        Cell::new(message(&attempt["error"])),
+        Cell::new(plain(&attempt["verdict_id"])),
+    ]
+}
+
+fn replica_fields(replica: &Value) -> String {
+    let life = replica["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
+    let skew = plain(&replica["clock_skew_ms"]);
+    let all = [
+        ("replica", plain(&replica["id"])),
+        ("state", format!("{}{life}", state(&plain(&replica["state"])).content())),
+        ("host", plain(&replica["host"])),
+        ("version", plain(&replica["version"])),
+        ("running", plain(&replica["running"])),
+        ("started", moment(&replica["started_at"])),
+        ("last beat", moment(&replica["last_heartbeat_at"])),
+        ("beats every", plain(&replica["heartbeat_interval"])),
+        ("lost after", plain(&replica["heartbeat_timeout"])),
+        ("clock skew", if skew.is_empty() { skew } else { format!("{skew}ms") }),
+    ];
+    fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
+}
+
+fn verdict_fields(verdict: &Value) -> String {
+    let subject = &verdict["subject"];
+    let evidence = crate::output::pretty(&verdict["evidence"].to_string());
+    let all = [
+        ("verdict", plain(&verdict["id"])),
+        ("at", moment(&verdict["at"])),
+        ("subject", format!("{} {}", plain(&subject["kind"]), plain(&subject["id"]))),
+        ("judgement", state(&plain(&verdict["judgement"])).content()),
+        ("reason", plain(&verdict["reason"])),
+        ("judged by", format!("replica {}", plain(&verdict["judged_by"]))),
+        ("run", plain(&verdict["run_id"])),
+        ("attempt", plain(&verdict["attempt"])),
+        ("then", plain(&verdict["then"])),
+        ("evidence", evidence),
+    ];
+    fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
+}

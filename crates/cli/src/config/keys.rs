@@ -1,0 +1,398 @@
+use super::{Config, values};
+use everbeat_model::{Invalid, PolicyPatch};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Everything that can be set, in the order of the reference page.
+pub(crate) const KEYS: &[Key] = &[
+    key(
+        "server.listen",
+        Kind::Text,
+        "127.0.0.1:7117",
+        "Address and port of the HTTP interface. Port 0 takes a free one. Other than loopback needs a token in `auth.tokens`.",
+        |config, value| {
+            config.listen = values::address(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "server.data_dir",
+        Kind::Text,
+        "everbeat-data",
+        "Folder of this host's own files: its id, its locks, the address it listens on, and by default the database.",
+        |config, value| {
+            config.data_dir = PathBuf::from(values::text(value, "/var/lib/everbeat")?);
+            Ok(())
+        },
+    ),
+    key("server.body_limit", Kind::Size, "4MiB", "Largest request body that is read.", |config, value| {
+        config.http.body_limit = values::size(value, 1024, 1 << 30)?;
+        Ok(())
+    }),
+    key(
+        "server.request_timeout",
+        Kind::Duration,
+        "30s",
+        "Longest time for one request; a request that asks to wait gets its own wait on top.",
+        |config, value| {
+            config.http.request_timeout = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "server.rate_limit",
+        Kind::Whole,
+        "off",
+        "Requests per second that one client address may make.",
+        |config, value| {
+            config.http.rate_limit = values::rate_limit(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "server.read_only",
+        Kind::Flag,
+        "false",
+        "Refuse every request that would change something.",
+        |config, value| {
+            config.http.read_only = values::flag(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "store.url",
+        Kind::Text,
+        "sqlite://{data_dir}/everbeat.db",
+        "Where runs are kept: `sqlite://PATH` for one server, `postgres://…` for many, `memory:` for trying things.",
+        |config, value| {
+            config.store.url = Some(values::store_url(value)?);
+            Ok(())
+        },
+    ),
+    key(
+        "store.pool_size",
+        Kind::Whole,
+        "4",
+        "Database connections for reading; writing has its own.",
+        |config, value| {
+            config.store.pool_size = values::count(value, 1000)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.heartbeat_interval",
+        Kind::Duration,
+        "10s",
+        "How often this replica renews itself and with it all its leases. At most a third of the timeout.",
+        |config, value| {
+            config.settings.heartbeat_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.heartbeat_timeout",
+        Kind::Duration,
+        "60s",
+        "Silence after which the other replicas judge this one dead. Given alone, it shortens the interval with it.",
+        |config, value| {
+            config.settings.heartbeat_timeout = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.sweep_interval",
+        Kind::Duration,
+        "30s",
+        "How often sweeps look for what hints missed.",
+        |config, value| {
+            config.settings.sweep_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.poll_interval",
+        Kind::Duration,
+        "1s",
+        "How often an idle replica looks for work that no hint announced.",
+        |config, value| {
+            config.settings.poll_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.retention",
+        Kind::Duration,
+        "1h",
+        "How long dead and departed replicas stay listed.",
+        |config, value| {
+            config.settings.retention = values::span(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.clean_interval",
+        Kind::Duration,
+        "1h",
+        "How often what is past its retention is removed.",
+        |config, value| {
+            config.settings.clean_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "replica.drain_grace",
+        Kind::Duration,
+        "30s",
+        "How long a draining replica lets its work finish before it hands it back.",
+        |config, value| {
+            config.settings.drain_grace = values::span(value)?;
+            Ok(())
+        },
+    ),
+    key("replica.slots", Kind::Whole, "64", "How many runs this replica performs at once.", |config, value| {
+        config.settings.slots = values::count(value, 1_000_000)?;
+        Ok(())
+    }),
+    key(
+        "runs.heartbeat",
+        Kind::Text,
+        "auto",
+        "Who sends an attempt's heartbeats: the runtime (`auto`) or the task's own code (`manual`).",
+        |config, value| policy(config, "heartbeat", value),
+    ),
+    key(
+        "runs.heartbeat_interval",
+        Kind::Duration,
+        "30s",
+        "How often an attempt beats. At most half of the timeout.",
+        |config, value| policy(config, "heartbeat_interval", value),
+    ),
+    key(
+        "runs.heartbeat_timeout",
+        Kind::Duration,
+        "120s",
+        "Silence after which an attempt is lost; `off` leaves it to its deadline and its replica.",
+        |config, value| policy(config, "heartbeat_timeout", value),
+    ),
+    key(
+        "runs.stall_timeout",
+        Kind::Duration,
+        "off",
+        "Time without progress after which an attempt is stalled.",
+        |config, value| policy(config, "stall_timeout", value),
+    ),
+    key("runs.deadline", Kind::Duration, "off", "Longest time an attempt may take.", |config, value| {
+        policy(config, "deadline", value)
+    }),
+    key("runs.max_attempts", Kind::Whole, "3", "How many attempts a run has in total.", |config, value| {
+        policy(config, "max_attempts", value)
+    }),
+    key(
+        "runs.backoff",
+        Kind::Table(BACKOFF_FIELDS),
+        "{initial = \"1s\", factor = 2.0, max = \"5m\", jitter = 0.2}",
+        "The pause before the next attempt.",
+        |config, value| policy(config, "backoff", value),
+    ),
+    key("runs.on_lost", Kind::Text, "retry", "What follows a lost attempt: `retry` or `fail`.", |config, value| {
+        policy(config, "on_lost", value)
+    }),
+    key(
+        "runs.when_isolated",
+        Kind::Text,
+        "continue",
+        "What work does while its replica cannot reach the store: `continue`, or `stop` before anybody may take it over.",
+        |config, value| policy(config, "when_isolated", value),
+    ),
+    key(
+        "runs.cancel_grace",
+        Kind::Duration,
+        "10s",
+        "How long a cancelled attempt may take to end by itself.",
+        |config, value| policy(config, "cancel_grace", value),
+    ),
+    key("runs.keep_finished", Kind::Duration, "30d", "How long finished runs are kept.", |config, value| {
+        config.settings.keep_finished = values::span(value)?;
+        Ok(())
+    }),
+    key("runs.keep_events", Kind::Whole, "100000", "How many batches of events are kept.", |config, value| {
+        config.settings.keep_events = values::whole(value, 1, 1 << 40)?;
+        Ok(())
+    }),
+    key("runs.keep_verdicts", Kind::Duration, "30d", "How long verdicts are kept.", |config, value| {
+        config.settings.keep_verdicts = values::span(value)?;
+        Ok(())
+    }),
+    key("queue", Kind::List(QUEUE_FIELDS), "[]", "Limits of this replica by queue.", |config, value| {
+        config.settings.queues = values::queues(value)?;
+        Ok(())
+    }),
+    key("task", Kind::List(TASK_FIELDS), "[]", "Limits of this replica by task.", |config, value| {
+        config.settings.tasks = values::tasks(value)?;
+        Ok(())
+    }),
+    key(
+        "auth.tokens",
+        Kind::List(TOKEN_FIELDS),
+        "[]",
+        "Who may ask for what. Without any token everything is open, on loopback only.",
+        |config, value| {
+            config.http.tokens = values::tokens(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "auth.allow",
+        Kind::List(&[]),
+        "[]",
+        "Networks that requests may come from; empty allows all.",
+        |config, value| {
+            config.http.allow = values::networks(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "auth.trusted_proxies",
+        Kind::List(&[]),
+        "[]",
+        "Proxies whose `X-Forwarded-For` is believed.",
+        |config, value| {
+            config.http.trusted_proxies = values::networks(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "telemetry.log",
+        Kind::Text,
+        "info",
+        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a list by module.",
+        |config, value| {
+            config.telemetry.log = values::log_filter(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "telemetry.log_format",
+        Kind::Text,
+        "text",
+        "How it is logged: `text` or `json`, one line each.",
+        |config, value| {
+            config.telemetry.json = values::choice(value, &["text", "json"])? == "json";
+            Ok(())
+        },
+    ),
+];
+
+pub(crate) const BACKOFF_FIELDS: &[Field] = &[
+    Field { name: "initial", help: "The first pause." },
+    Field { name: "factor", help: "What each pause is multiplied by for the next." },
+    Field { name: "max", help: "The longest pause." },
+    Field { name: "jitter", help: "The share of a pause that chance may take away." },
+];
+
+pub(crate) const QUEUE_FIELDS: &[Field] = &[
+    Field { name: "name", help: "The queue." },
+    Field { name: "concurrency", help: "Most runs of it at once." },
+    Field { name: "rate", help: "Most starts per second." },
+];
+
+pub(crate) const TASK_FIELDS: &[Field] =
+    &[Field { name: "name", help: "The task." }, Field { name: "concurrency", help: "Most runs of it at once." }];
+
+pub(crate) const TOKEN_FIELDS: &[Field] = &[
+    Field { name: "name", help: "Shown in logs in place of the token." },
+    Field { name: "sha256", help: "Of the token, in hex: `printf %s TOKEN | sha256sum`." },
+    Field { name: "scopes", help: "A list of `read`, `submit`, `heartbeat`, `admin`, `worker`." },
+    Field { name: "allow", help: "Networks that this token may be used from; empty allows all." },
+];
+
+/// One thing that can be set.
+pub(crate) struct Key {
+    /// `section.name`; a list of tables has its section alone.
+    pub(crate) path: &'static str,
+    pub(crate) kind: Kind,
+    /// As it would be written.
+    pub(crate) default: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) set: fn(&mut Config, &Value) -> Result<(), Invalid>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Text,
+    Duration,
+    Size,
+    Whole,
+    Flag,
+    Table(&'static [Field]),
+    List(&'static [Field]),
+}
+
+/// One field of a table, or of each entry of a list.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+}
+
+const fn key(
+    path: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut Config, &Value) -> Result<(), Invalid>,
+) -> Key {
+    Key { path, kind, default, help, set }
+}
+
+impl Key {
+    pub(crate) fn find(path: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.path == path)
+    }
+
+    pub(crate) fn section(&self) -> &'static str {
+        self.path.split('.').next().unwrap_or(self.path)
+    }
+
+    pub(crate) fn sections() -> Vec<&'static str> {
+        let mut sections: Vec<&str> = KEYS.iter().map(Key::section).collect();
+        sections.dedup();
+        sections
+    }
+
+    /// The names that may stand in a section.
+    pub(crate) fn names(section: &str) -> Vec<&'static str> {
+        let within = |key: &&Key| key.section() == section;
+        KEYS.iter().filter(within).filter_map(|key| key.path.split_once('.')).map(|(_, name)| name).collect()
+    }
+}
+
+impl Kind {
+    pub(crate) fn fields(self) -> &'static [Field] {
+        match self {
+            Kind::Table(fields) | Kind::List(fields) => fields,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Duration => "duration",
+            Kind::Size => "size",
+            Kind::Whole => "whole number",
+            Kind::Flag => "true or false",
+            Kind::Table(_) => "table",
+            Kind::List(_) => "list",
+        }
+    }
+}
+
+/// Checks one policy field by itself and keeps it until all are known.
+fn policy(config: &mut Config, name: &str, value: &Value) -> Result<(), Invalid> {
+    PolicyPatch::parse(&json!({ name: value })).map_err(|invalid| {
+        let field = invalid.field.strip_prefix(name).unwrap_or(&invalid.field).trim_start_matches('.').to_string();
+        Invalid { field, ..invalid }
+    })?;
+    config.policy.insert(name.to_string(), value.clone());
+    Ok(())
+}

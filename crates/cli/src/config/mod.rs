@@ -1,0 +1,149 @@
+//! `everbeat.toml`, the environment and the flags, read into one checked configuration.
+//!
+//! [`keys::KEYS`] is the one list of what can be set: parsing, environment names, suggestions and the
+//! reference page all come from it.
+
+mod keys;
+mod layers;
+mod reference;
+mod suggest;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub(crate) use keys::{KEYS, Key};
+pub(crate) use layers::{Flags, Origin};
+pub(crate) use reference::markdown;
+pub(crate) use values::mask;
+
+use everbeat_engine::Settings;
+use everbeat_model::{Invalid, Policy, PolicyPatch};
+use layers::{Given, Layers};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// All that `everbeat serve` can be told, checked.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) listen: SocketAddr,
+    pub(crate) http: everbeat_server::Config,
+    pub(crate) store: Store,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) settings: Settings,
+    /// What was set, and where; the rest has its default.
+    pub(crate) given: BTreeMap<&'static str, Given>,
+    /// The policy fields that were set, laid over the baseline once all are known.
+    policy: Map<String, Value>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// None: a SQLite file in the data folder.
+    url: Option<String>,
+    pub(crate) pool_size: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    pub(crate) log: String,
+    pub(crate) json: bool,
+}
+
+impl Config {
+    /// Reads every layer: defaults, then the file, then the environment, then the flags.
+    pub(crate) fn load(flags: &Flags, env: impl IntoIterator<Item = (String, String)>) -> Result<Config, Refused> {
+        let mut layers = Layers::default();
+        layers.file(flags.config.as_deref());
+        layers.env(env);
+        layers.flags(flags);
+        let Layers { given, mut complaints } = layers;
+        let mut config = Config::initial();
+        for key in KEYS {
+            let Some(Given { value, origin }) = given.get(key.path) else { continue };
+            if let Err(invalid) = (key.set)(&mut config, value) {
+                complaints.push(Complaint { invalid: invalid.within(key.path), origin: origin.clone() });
+            }
+        }
+        config.given = given;
+        // Rules between keys are checked only when each key by itself is good: half a
+        // configuration would be blamed for what the other half says.
+        if complaints.is_empty()
+            && let Err(invalid) = config.agree()
+        {
+            let origin = config.given.get(invalid.field.as_str()).map_or(Origin::Default, |given| given.origin.clone());
+            complaints.push(Complaint { invalid, origin });
+        }
+        if complaints.is_empty() { Ok(config) } else { Err(Refused(complaints)) }
+    }
+
+    /// Everything at its default.
+    fn initial() -> Config {
+        let settings = Settings { version: env!("CARGO_PKG_VERSION").to_string(), ..Settings::default() };
+        Config {
+            data_dir: PathBuf::from("everbeat-data"),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
+            http: everbeat_server::Config::default(),
+            store: Store { url: None, pool_size: 4 },
+            telemetry: Telemetry { log: "info".to_string(), json: false },
+            settings,
+            given: BTreeMap::new(),
+            policy: Map::new(),
+        }
+    }
+
+    /// The rules that bind several keys to each other.
+    fn agree(&mut self) -> Result<(), Invalid> {
+        let policy = Value::Object(std::mem::take(&mut self.policy));
+        self.settings.runs = PolicyPatch::parse(&policy)
+            .and_then(|patch| patch.over(&Policy::BASELINE))
+            .map_err(|invalid| invalid.within("runs"))?;
+        let set = |path| self.given.contains_key(path);
+        if set("replica.heartbeat_timeout") && !set("replica.heartbeat_interval") {
+            // A shorter timeout alone brings its interval along, as it does in a policy.
+            let settings = &mut self.settings;
+            settings.heartbeat_interval = settings.heartbeat_interval.min(settings.heartbeat_timeout / 6);
+        }
+        match self.settings.check() {
+            Ok(()) => {}
+            Err(everbeat_engine::Error::Invalid(invalid)) => return Err(invalid),
+            Err(other) => return Err(Invalid::new("replica", "these settings", other.to_string(), other.hint())),
+        }
+        self.http.listen = vec![self.listen];
+        self.http.check()
+    }
+
+    pub(crate) fn store_url(&self) -> String {
+        let default = || format!("sqlite://{}", self.data_dir.join("everbeat.db").display());
+        self.store.url.clone().unwrap_or_else(default)
+    }
+}
+
+/// A configuration that cannot be used, with everything that is wrong with it.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) Vec<Complaint>);
+
+#[derive(Debug)]
+pub(crate) struct Complaint {
+    pub(crate) invalid: Invalid,
+    pub(crate) origin: Origin,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, Complaint { invalid, origin }) in self.0.iter().enumerate() {
+            if place > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{invalid}")?;
+            if *origin != Origin::Default {
+                write!(f, "\n  from: {origin}")?;
+            }
+            write!(f, "\n  hint: {}", invalid.hint)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+use super::*;
+use serde_json::json;
+use std::io::Write;
+
+/// Reads a file with this text, these variables and these flags.
+fn load(file: &str, env: &[(&str, &str)], flags: Flags) -> Result<Config, Refused> {
+    let mut toml = tempfile::NamedTempFile::new().expect("file");
+    toml.write_all(file.as_bytes()).expect("write");
+    let flags = Flags { config: Some(toml.path().to_path_buf()), ..flags };
+    Config::load(&flags, env.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+}
+
+fn refused(file: &str, env: &[(&str, &str)]) -> String {
+    load(file, env, Flags::default()).expect_err("refused").to_string()
+}
+
+fn seconds(secs: u64) -> std::time::Duration {
+    std::time::Duration::from_secs(secs)
+}
+
+#[test]
+fn every_written_default_is_the_default_in_force() {
+    for key in KEYS {
+        let text = match key.kind.name() {
+            "text" | "duration" | "size" => json!(key.default),
+            _ => toml_value(key.default),
+        };
+        let mut config = Config::initial();
+        (key.set)(&mut config, &text).unwrap_or_else(|invalid| panic!("{}: {invalid}", key.path));
+        config.agree().unwrap_or_else(|invalid| panic!("{}: {invalid}", key.path));
+        let mut initial = Config::initial();
+        initial.agree().expect("defaults agree");
+        if key.path == "store.url" {
+            initial.store.url = config.store.url.clone();
+        }
+        assert_eq!(format!("{config:?}"), format!("{initial:?}"), "{}", key.path);
+    }
+}
+
+/// `off` where a word stands for no number.
+fn toml_value(text: &str) -> Value {
+    let table: Result<toml::Table, _> = format!("value = {text}").parse();
+    table.map_or_else(|_| json!(text), |table| serde_json::to_value(&table["value"]).expect("value"))
+}
+
+#[test]
+fn the_file_is_overridden_by_the_environment_and_that_by_flags() {
+    let file = "[server]\nlisten = \"127.0.0.1:1\"\n[store]\nurl = \"sqlite:///file.db\"\n[replica]\nslots = 1\n";
+    let env = [("EVERBEAT_SERVER__LISTEN", "127.0.0.1:2"), ("EVERBEAT_STORE__URL", "memory:")];
+    let flags = Flags { listen: Some("127.0.0.1:3".to_string()), ..Flags::default() };
+    let config = load(file, &env, flags).expect("good");
+    assert_eq!(config.listen.port(), 3);
+    assert_eq!(config.store_url(), "memory:");
+    assert_eq!(config.settings.slots, 1);
+    assert_eq!(config.given["server.listen"].origin, Origin::Flag("--listen"));
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let hash = "a".repeat(64);
+    let file = format!(
+        r#"
+        [server]
+        body_limit = "8MiB"
+        request_timeout = 5
+        rate_limit = 100
+        read_only = true
+        [store]
+        url = "postgres://app:secret@db/everbeat"
+        pool_size = 2
+        [replica]
+        heartbeat_interval = "1s"
+        heartbeat_timeout = "3s"
+        drain_grace = 0
+        [runs]
+        heartbeat_timeout = "off"
+        deadline = "1h30m"
+        max_attempts = 5
+        backoff = {{ initial = "10ms" }}
+        on_lost = "fail"
+        keep_finished = "7d"
+        keep_events = 5
+        [[queue]]
+        name = "mail"
+        concurrency = 2
+        rate = 0.5
+        [[task]]
+        name = "sleep"
+        concurrency = 3
+        [auth]
+        tokens = [{{ name = "ci", sha256 = "{hash}", scopes = ["read", "submit"], allow = ["10.0.0.0/8"] }}]
+        allow = ["127.0.0.1"]
+        trusted_proxies = ["::1"]
+        [telemetry]
+        log = "warn,everbeat_engine=debug"
+        log_format = "json"
+        "#
+    );
+    let config = load(&file, &[("EVERBEAT_SERVER__LISTEN", "0.0.0.0:0")], Flags::default()).expect("good");
+    assert_eq!(config.http.body_limit, 8 << 20);
+    assert_eq!(config.http.request_timeout, seconds(5));
+    assert_eq!(config.http.rate_limit, Some(100));
+    assert!(config.http.read_only && config.telemetry.json);
+    assert_eq!(mask(&config.store_url()), "postgres://app:…@db/everbeat");
+    assert_eq!(config.settings.heartbeat_timeout, seconds(3));
+    assert_eq!(config.settings.drain_grace, seconds(0));
+    let runs = &config.settings.runs;
+    assert_eq!((runs.heartbeat_timeout, runs.deadline, runs.max_attempts), (None, Some(seconds(5400)), 5));
+    assert_eq!((runs.backoff.initial.as_millis(), runs.backoff.factor), (10, 2.0));
+    assert_eq!(config.settings.keep_finished, seconds(7 * 86_400));
+    assert_eq!(config.settings.queues["mail"].concurrency, Some(2));
+    assert_eq!(config.settings.queues["mail"].rate, Some(0.5));
+    assert_eq!(config.settings.tasks["sleep"], 3);
+    assert_eq!(config.http.tokens[0].scopes.len(), 2);
+    assert_eq!(config.http.allow[0].to_string(), "127.0.0.1/32");
+}
+
+#[test]
+fn every_key_can_be_set_by_the_environment() {
+    let env = [
+        ("EVERBEAT_RUNS__MAX_ATTEMPTS", "7"),
+        ("EVERBEAT_RUNS__BACKOFF", "{\"initial\":\"10ms\",\"max\":\"1s\"}"),
+        ("EVERBEAT_RUNS__BACKOFF__MAX", "2s"),
+        ("EVERBEAT_SERVER__READ_ONLY", "true"),
+        ("EVERBEAT_SERVER__RATE_LIMIT", "off"),
+        ("EVERBEAT_SERVER__BODY_LIMIT", "2048"),
+        ("EVERBEAT_REPLICA__HEARTBEAT_TIMEOUT", "3"),
+        ("EVERBEAT_QUEUE__BULK_MAIL__CONCURRENCY", "4"),
+        ("EVERBEAT_QUEUE__OTHER__RATE", "1.5"),
+        ("EVERBEAT_TASK", "not configuration"),
+        ("EVERBEAT_URL", "not configuration"),
+    ];
+    let config = load("[[queue]]\nname = \"bulk-mail\"\nrate = 2\n", &env, Flags::default()).expect("good");
+    let runs = &config.settings.runs;
+    assert_eq!((runs.max_attempts, runs.backoff.initial.as_millis(), runs.backoff.max), (7, 10, seconds(2)));
+    assert!(config.http.read_only);
+    assert_eq!(config.http.body_limit, 2048);
+    assert_eq!(config.settings.heartbeat_timeout, seconds(3));
+    assert_eq!(config.settings.heartbeat_interval.as_millis(), 500, "a timeout given alone brings its interval along");
+    let mail = config.settings.queues["bulk-mail"];
+    assert_eq!((mail.concurrency, mail.rate), (Some(4), Some(2.0)));
+    assert_eq!(config.settings.queues["other"].rate, Some(1.5));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    for (file, expected) in [
+        ("[replica]\nhartbeat_timeout = \"5s\"", "did you mean replica.heartbeat_timeout?"),
+        ("[replcia]\nslots = 5", "did you mean [replica]?"),
+        ("listen = \"127.0.0.1:0\"", "did you mean server.listen?"),
+        ("[server]\nurl = \"memory:\"", "did you mean store.url?"),
+        ("[server]\ncolour = 1", "the known keys of [server] are listen, data_dir"),
+        ("[weather]\nsun = 1", "the known sections are server, store"),
+        ("[[queue]]\nname = \"a\"\nconcurency = 1", "did you mean concurrency?"),
+        ("[runs]\nbackoff = { inital = \"1s\" }", "initial"),
+    ] {
+        let said = refused(file, &[]);
+        assert!(said.contains(expected), "{file}: {said}");
+        assert!(said.contains("from: file"), "{file}: {said}");
+    }
+    let said = refused("", &[("EVERBEAT_REPLICA__SLOT", "5")]);
+    assert!(said.contains("EVERBEAT_REPLICA__SLOT") && said.contains("EVERBEAT_REPLICA__SLOTS"), "{said}");
+}
+
+#[test]
+fn bad_values_are_refused_with_key_value_and_remedy() {
+    for (file, key, value, remedy) in [
+        ("[server]\nlisten = \"here\"", "server.listen", "\"here\"", "127.0.0.1:7117"),
+        ("[server]\nlisten = 80", "server.listen", "80", "127.0.0.1:7117"),
+        ("[server]\nlisten = \"0.0.0.0:80\"", "server.listen", "0.0.0.0:80", "auth.tokens"),
+        ("[server]\nbody_limit = \"big\"", "server.body_limit", "\"big\"", "4MiB"),
+        ("[server]\nbody_limit = \"1B\"", "server.body_limit", "\"1B\"", "1024"),
+        ("[server]\nread_only = \"yes\"", "server.read_only", "\"yes\"", "true or false"),
+        ("[server]\nrate_limit = -1", "server.rate_limit", "-1", "off"),
+        ("[store]\nurl = \"mysql://x\"", "store.url", "mysql://x", "sqlite://"),
+        ("[replica]\nslots = 0", "replica.slots", "0", "1 to 1000000"),
+        ("[replica]\nsweep_interval = \"soon\"", "replica.sweep_interval", "\"soon\"", "30s"),
+        ("[runs]\nmax_attempts = 0", "runs.max_attempts", "0", "1 to 1000"),
+        ("[runs]\nbackoff = { factor = 0.1 }", "runs.backoff.factor", "0.1", "1 to 100"),
+        ("[runs]\non_lost = \"panic\"", "runs.on_lost", "panic", "retry"),
+        ("[queue]\nname = \"a\"", "queue", "name", "[[queue]]"),
+        ("[[queue]]\nname = \"\"", "queue.0.name", "\"\"", "characters"),
+        ("[[task]]\nname = \"a\"", "task.0.concurrency", "nothing", "concurrency = N"),
+        ("[auth]\nallow = [\"home\"]", "auth.allow", "home", "10.0.0.0/8"),
+        ("[auth]\ntokens = [{name=\"a\", sha256=\"b\", scopes=[\"read\"]}]", "auth.tokens.0.sha256", "b", "sha256sum"),
+        ("[telemetry]\nlog_format = \"xml\"", "telemetry.log_format", "xml", "json"),
+        ("server = 5", "server", "5", "[server]"),
+        ("[server", "line 1", "[server", "correct that line"),
+    ] {
+        let said = refused(file, &[]);
+        assert!(said.contains(key) && said.contains(value) && said.contains(remedy), "{file}: {said}");
+    }
+}
+
+#[test]
+fn an_interval_too_long_for_its_timeout_is_refused_with_both_values() {
+    let runs = refused("[runs]\nheartbeat_interval = \"70s\"\nheartbeat_timeout = \"120s\"", &[]);
+    assert!(runs.contains("runs.heartbeat_interval") && runs.contains("70s") && runs.contains("2m"), "{runs}");
+    let replica = refused("[replica]\nheartbeat_interval = \"2s\"\nheartbeat_timeout = \"5s\"", &[]);
+    assert!(replica.contains("\"2s\"") && replica.contains("\"5s\""), "{replica}");
+    assert!(replica.contains("replica.heartbeat_interval"), "{replica}");
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let said = refused("[server]\ncolour = 1\nlisten = \"x\"", &[("EVERBEAT_REPLICA__SLOTS", "many")]);
+    for part in ["server.colour", "server.listen", "replica.slots", "EVERBEAT_REPLICA__SLOTS"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_an_error_only_if_it_was_named() {
+    let flags = Flags { config: Some("/does/not/exist.toml".into()), ..Flags::default() };
+    let said = Config::load(&flags, []).expect_err("refused").to_string();
+    assert!(said.contains("/does/not/exist.toml"), "{said}");
+}
+
+#[test]
+fn the_reference_page_names_every_key() {
+    let page = markdown();
+    for key in KEYS {
+        assert!(page.contains(&key.env_name()), "{}", key.path);
+    }
+}

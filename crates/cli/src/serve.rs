@@ -1,0 +1,213 @@
+use crate::config::{Config, Flags, mask};
+use crate::exit::{self, Failure};
+use crate::{logging, notify};
+use everbeat::{StoreOptions, System, open_store};
+use everbeat_engine::{Engine, Env, Locks, Readiness};
+use everbeat_store::{Error as StoreError, Store};
+use everbeat_supervisor::HostLocks;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// Runs a server until it is told to leave.
+pub(crate) fn serve(flags: &Flags) -> Result<u8, Failure> {
+    let config = Config::load(flags, environment())?;
+    logging::start(&config.telemetry);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::server(format!("the runtime cannot be started: {error}"), ""))?;
+    let ended = runtime.block_on(live(config));
+    // What is left has no say in when the process ends.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The variables of this process. One that is not text is no configuration of ours.
+pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+async fn live(config: Config) -> Result<u8, Failure> {
+    let mut signals = Signals::new()?;
+    make_data_dir(&config.data_dir)?;
+    // First the address: a second server started by mistake is told so before it touches anything.
+    let listener = bind(config.listen).await?;
+    let address = listener.local_addr().unwrap_or(config.listen);
+    let env: Arc<dyn Env> = System::new();
+    let store = tokio::select! {
+        biased;
+        code = signals.next() => return Ok(code),
+        store = open(&config, &env) => store?,
+    };
+    let engine = engine(&config, env.clone(), store)?;
+    engine.start();
+    write_address(&config.data_dir, address);
+
+    let (close, mut closing) = watch::channel(false);
+    let closed = async move {
+        let _nobody_is_left_to_close_it = closing.wait_for(|closing| *closing).await;
+    };
+    let server = everbeat_server::serve(engine.clone(), config.http.clone(), listener, closed);
+    tokio::pin!(server);
+    let code = tokio::select! {
+        biased;
+        code = leave(&engine, &mut signals) => code,
+        served = &mut server => return Err(broken(served)),
+        () = announce(&engine, &env, &config, address) => exit::DONE,
+    };
+    close.send_replace(true);
+    if code == exit::DONE {
+        // Answers under way are finished; the server bounds how long that takes.
+        tokio::select! {
+            biased;
+            again = signals.next() => return Ok(again),
+            _it_ends_either_way = server => {}
+        }
+    }
+    Ok(code)
+}
+
+/// Waits until the replica has left: asked by a signal, or by somebody else through the store.
+async fn leave(engine: &Engine, signals: &mut Signals) -> u8 {
+    tokio::select! {
+        biased;
+        () = engine.stopped() => return exit::DONE,
+        _first = signals.next() => {}
+    }
+    tracing::info!(running = engine.slots_taken(), "draining; a second signal stops at once");
+    notify::tell("STOPPING=1");
+    tokio::select! {
+        biased;
+        () = engine.drain() => exit::DONE,
+        code = signals.next() => code,
+    }
+}
+
+/// Says once that the server is ready, and then nothing, forever.
+async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address: SocketAddr) {
+    while engine.readiness() != Readiness::Ready {
+        env.sleep(READY_LOOK).await;
+    }
+    let replica = engine.replica_id().map(|id| id.to_string()).unwrap_or_default();
+    let (version, store) = (env!("CARGO_PKG_VERSION"), mask(&config.store_url()));
+    eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})");
+    notify::tell("READY=1");
+    std::future::pending().await
+}
+
+const READY_LOOK: Duration = Duration::from_millis(5);
+
+fn broken(served: io::Result<()>) -> Failure {
+    match served {
+        Err(error) => Failure::server(format!("the server cannot go on: {error}"), ""),
+        Ok(()) => Failure::server("the server ended before it was told to", ""),
+    }
+}
+
+fn make_data_dir(path: &Path) -> Result<(), Failure> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
+        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
+        Failure::server(format!("the data folder {} cannot be made: {error}", path.display()), hint)
+    })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => Failure::server(
+            format!("the address {address} is taken by another process"),
+            "stop that one, or choose another address with --listen (port 0 takes a free one)",
+        ),
+        _ => Failure::server(
+            format!("cannot listen on {address}: {error}"),
+            "choose an address of this machine, and a port that this user may use, with --listen",
+        ),
+    })
+}
+
+const OPEN_TRIES: u32 = 10;
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Opens the store. A database that starts at the same time as this server is waited for, a while.
+async fn open(config: &Config, env: &Arc<dyn Env>) -> Result<Arc<dyn Store>, Failure> {
+    let url = config.store_url();
+    let options = StoreOptions { pool_size: config.store.pool_size };
+    for attempt in 1..=OPEN_TRIES {
+        match open_store(&url, options, env).await {
+            Ok(store) => return Ok(store),
+            Err(StoreError::Unavailable(cause)) if attempt < OPEN_TRIES => {
+                tracing::warn!(store = mask(&url), cause, attempt, "the store cannot be reached yet");
+                env.sleep(OPEN_PAUSE).await;
+            }
+            Err(error) => return Err(unopened(&mask(&url), &error)),
+        }
+    }
+    Err(unopened(&mask(&url), &StoreError::Unavailable(format!("after {OPEN_TRIES} tries"))))
+}
+
+fn unopened(url: &str, error: &StoreError) -> Failure {
+    let hint = match error {
+        StoreError::Unavailable(_) => "check that the database runs and that store.url (or --store) names it rightly",
+        StoreError::Refused(said) if said.contains("newer") => "start the newer version of everbeat that wrote it",
+        StoreError::Refused(_) if url.starts_with("sqlite:") => {
+            "a SQLite file serves one server: stop the other one, use another --data-dir, or share PostgreSQL with --store"
+        }
+        StoreError::Refused(_) => "correct store.url (or --store)",
+        StoreError::KeyReused { .. } | StoreError::Bug(_) => {
+            "check that the store is one of Everbeat's and not damaged"
+        }
+    };
+    Failure::server(format!("the store {url} cannot be used: {error}"), hint)
+}
+
+fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<Engine, Failure> {
+    let locks = HostLocks::open(&config.data_dir).map_err(|error| {
+        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
+        Failure::server(format!("the data folder {} cannot be used: {error}", config.data_dir.display()), hint)
+    })?;
+    let mut settings = config.settings.clone();
+    settings.host = locks.host().to_string();
+    let locks: Arc<dyn Locks> = Arc::new(locks);
+    Engine::new(env, store, settings, everbeat::tasks(), Some(locks))
+        .map_err(|error| Failure::server(error.to_string(), error.hint()))
+}
+
+/// Where the server listens, for whoever knows the data folder only. Written aside and renamed, so
+/// that nobody reads half of it.
+fn write_address(data_dir: &Path, address: SocketAddr) {
+    let fresh = data_dir.join(format!("listen.{}", std::process::id()));
+    let written = fs::write(&fresh, format!("{address}\n")).and_then(|()| fs::rename(&fresh, data_dir.join("listen")));
+    if let Err(error) = written {
+        tracing::warn!(%error, "the address could not be written to the data folder");
+    }
+}
+
+/// The signals that ask the server to leave.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Failure::server(format!("signals cannot be received: {error}"), ""));
+        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// The exit code that the next signal stands for.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => 128 + 15,
+            _ = self.interrupt.recv() => 128 + 2,
+        }
+    }
+}

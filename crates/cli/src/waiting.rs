@@ -1,0 +1,88 @@
+use crate::client::{Answer, Client, Trouble, escape};
+use crate::clock::Patience;
+use crate::exit::{self, Failure};
+use serde_json::Value;
+use std::time::Duration;
+
+/// One request waits no longer, so that a server which froze is noticed.
+const ROUND: Duration = Duration::from_secs(30);
+/// What a request may take beyond the wait it asks for.
+const MARGIN: Duration = Duration::from_secs(15);
+/// Between two tries to reach a server that is away.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits until a run is finished, through restarts of the server. A server that was never reached is
+/// an error at once, unless a limit says how long to try.
+pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut met: bool) -> Result<Answer, Failure> {
+    let patience = Patience::new(limit);
+    let path = format!("/api/v1/runs/{}", escape(id));
+    let mut told = false;
+    loop {
+        let span = patience.left().min(ROUND);
+        let timeout = format!("{}ms", span.as_millis());
+        match client.get_within(&path, &[("wait", "finished"), ("timeout", &timeout)], span + MARGIN) {
+            Ok(run) if is_finished(&run.value) => return Ok(run),
+            Ok(_) => (met, told) = (true, false),
+            Err(trouble) if trouble.timed_out() => (met, told) = (true, false),
+            Err(trouble) if trouble.passing() && (met || patience.bounded()) => {
+                if patience.left().is_zero() && !met {
+                    return Err(trouble.into());
+                }
+                if !told {
+                    tell(&trouble);
+                    told = true;
+                }
+                patience.pause(PAUSE);
+            }
+            Err(trouble) => return Err(trouble.into()),
+        }
+        if patience.left().is_zero() {
+            let limit = everbeat_model::time::format_duration(limit.unwrap_or_default());
+            let hint = format!("it goes on; wait longer with `everbeat wait {id}`, or see `everbeat explain {id}`");
+            return Err(Failure::new(exit::TIMED_OUT, format!("run {id} is not finished after {limit}"), hint));
+        }
+    }
+}
+
+fn is_finished(run: &Value) -> bool {
+    matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled"))
+}
+
+fn tell(trouble: &Trouble) {
+    match trouble {
+        Trouble::Unreachable { base, cause } => eprintln!("the server at {base} is away ({cause}); still waiting"),
+        Trouble::Refused { status, .. } => eprintln!("the server answers with status {status}; still waiting"),
+    }
+}
+
+/// The exit code that a finished run stands for.
+pub(crate) fn code(client: &Client, run: &Value) -> Result<u8, Failure> {
+    Ok(match run["state"].as_str() {
+        Some("succeeded") => exit::DONE,
+        Some("cancelled") => exit::CANCELLED,
+        _ if last_outcome(client, run)?.as_deref() == Some("lost") => exit::LOST,
+        _ => exit::FAILED,
+    })
+}
+
+fn last_outcome(client: &Client, run: &Value) -> Result<Option<String>, Failure> {
+    let attempts = attempts(client, run["id"].as_str().unwrap_or_default())?;
+    let last = attempts.iter().max_by_key(|attempt| attempt["attempt"].as_u64());
+    Ok(last.and_then(|attempt| attempt["outcome"].as_str()).map(ToString::to_string))
+}
+
+/// All attempts of a run, oldest first.
+pub(crate) fn attempts(client: &Client, id: &str) -> Result<Vec<Value>, Trouble> {
+    let path = format!("/api/v1/runs/{}/attempts", escape(id));
+    let mut all = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let query: Vec<(&str, &str)> = cursor.as_deref().map(|cursor| ("cursor", cursor)).into_iter().collect();
+        let page = client.get(&path, &query)?.value;
+        all.extend(page["items"].as_array().cloned().unwrap_or_default());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = Some(next.to_string()),
+            None => return Ok(all),
+        }
+    }
+}

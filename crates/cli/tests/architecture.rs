@@ -1,0 +1,93 @@
+//! What the documents say about the code is true: crate edges, files and commands that they name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The workspace crates that a crate depends on, development aside.
+fn edges(name: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = text.parse().unwrap();
+    let dependencies = manifest["dependencies"].as_table().unwrap().keys();
+    dependencies.filter(|name| name.starts_with("everbeat")).map(|name| name.replace("everbeat-", "")).collect()
+}
+
+#[test]
+fn crate_edges_are_those_of_the_architecture() {
+    let allowed: [(&str, &[&str]); 7] = [
+        ("model", &[]),
+        ("store", &["model"]),
+        ("store-sql", &["model", "store"]),
+        ("engine", &["model", "store"]),
+        ("supervisor", &["model", "engine"]),
+        ("server", &["model", "store", "engine"]),
+        ("sim", &["model", "store", "engine"]),
+    ];
+    for (name, allowed) in allowed {
+        let allowed: BTreeSet<String> = allowed.iter().map(ToString::to_string).collect();
+        let surplus: Vec<String> = edges(name).difference(&allowed).cloned().collect();
+        assert!(surplus.is_empty(), "crate {name} depends on {surplus:?}, which the architecture forbids");
+    }
+}
+
+#[test]
+fn sql_stands_in_store_sql_only() {
+    for name in ["model", "store", "engine", "server", "supervisor", "everbeat", "sim"] {
+        for file in sources(&root().join("crates").join(name).join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            for word in ["INSERT INTO", "DELETE FROM", "SELECT ", "UPDATE SET"] {
+                assert!(!text.contains(word), "{} holds SQL: {word}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn paths_that_the_documents_name_exist() {
+    let root = root();
+    let mut named = 0;
+    for document in documents(&root) {
+        let text = fs::read_to_string(&document).unwrap();
+        for path in text.split(['`', '(', ')', ' ', '\n', '"', ',', ';']).filter(|word| is_path(word)) {
+            let path = path.trim_end_matches(['.', ':']);
+            let beside = document.parent().unwrap().join(path);
+            assert!(
+                root.join(path).exists() || beside.exists(),
+                "{} names {path}, which does not exist",
+                document.display()
+            );
+            named += 1;
+        }
+    }
+    assert!(named > 20, "the documents name only {named} paths: is the search broken?");
+}
+
+/// Words that can only be meant as paths inside this repository.
+fn is_path(word: &str) -> bool {
+    ["crates/", "docs/", "scripts/", "deploy/", "proto/", "sdk/", "../", "adr/"]
+        .iter()
+        .any(|start| word.starts_with(start))
+        && !word.contains(['<', '*', '{', '…', '#'])
+}
+
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let folders = [root.to_path_buf(), root.join("docs"), root.join("docs/adr")];
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            found.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}

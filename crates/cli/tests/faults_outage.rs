@@ -1,0 +1,65 @@
+//! The database goes away for three timeouts under three servers.
+
+mod common;
+mod postgres;
+
+use common::{Server, quick, until};
+use postgres::Postgres;
+use serde_json::json;
+use std::time::Duration;
+
+/// Three of the replicas' timeouts.
+const OUTAGE: Duration = Duration::from_secs(3);
+
+#[test]
+fn an_outage_loses_no_attempt_and_results_of_meanwhile_count() {
+    let postgres = Postgres::start();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start(quick().store(postgres.url()))).collect();
+    let sleep = |ms: u64| servers[0].submit("sleep", json!({ "ms": ms }), json!({}));
+    // Ten end while the database is away, twenty after it is back.
+    let runs: Vec<String> = (0..30).map(|n| sleep(if n < 10 { 1500 } else { 6000 })).collect();
+    runs.iter().for_each(|run| servers[0].until_state(run, "running"));
+
+    postgres.stop();
+    let refused = until(OUTAGE, "a submit is refused", || {
+        let (status, problem) = servers[1].post("/api/v1/runs", &json!({ "task": "noop" }));
+        (status == 503).then_some(problem)
+    });
+    assert!(refused["hint"].as_str().unwrap().contains("try again"), "{refused}");
+    until(OUTAGE, "the servers say that they are not ready", || (servers[2].status("/readyz") == 503).then_some(()));
+    assert_eq!(servers[2].status("/livez"), 200);
+    std::thread::sleep(OUTAGE);
+    postgres.begin();
+
+    for run in &runs {
+        let finished = servers[0].wait(run);
+        assert_eq!((&finished["state"], &finished["attempt"]), (&json!("succeeded"), &json!(1)), "{finished}");
+    }
+    let verdicts = servers[0].get("/api/v1/verdicts");
+    assert_eq!(verdicts["items"], json!([]), "nobody is judged for an outage of the database");
+    servers[0].assert_sound();
+}
+
+#[test]
+fn work_that_must_stop_when_isolated_is_stopped_by_the_renew_deadline_and_retried() {
+    let postgres = Postgres::start();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start(quick().store(postgres.url()))).collect();
+    let stop = json!({ "when_isolated": "stop" });
+    let runs: Vec<String> = (0..6).map(|_| servers[0].submit("sleep", json!({ "ms": 4500 }), stop.clone())).collect();
+    runs.iter().for_each(|run| servers[0].until_state(run, "running"));
+
+    postgres.stop();
+    std::thread::sleep(OUTAGE);
+    postgres.begin();
+
+    for run in &runs {
+        let finished = servers[0].wait(run);
+        assert_eq!((&finished["state"], &finished["attempt"]), (&json!("succeeded"), &json!(2)), "{finished}");
+        let verdicts = servers[0].get(&format!("/api/v1/verdicts?run_id={run}"));
+        let verdict = &verdicts["items"][0];
+        assert_eq!((&verdict["judgement"], &verdict["reason"]), (&json!("lost"), &json!("isolated")));
+        let silent = verdict["evidence"]["renewed_ms_ago"].as_u64().unwrap();
+        assert!((666..1000).contains(&silent), "stopped {silent} ms after the last renewal, with a timeout of 1000 ms");
+    }
+    servers[0].assert_sound();
+}

@@ -1,0 +1,270 @@
+//! The library as its users see it, on memory and on SQLite.
+
+use everbeat::model::{RunState, StoreTime};
+use everbeat::{Beat, Ctx, Engine, Error, Failure, Stop, Submit};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+fn quick() -> Value {
+    json!({ "backoff": { "initial": "10ms" }, "cancel_grace": "100ms" })
+}
+
+async fn each_store(test: impl AsyncFn(&str)) {
+    test("memory:").await;
+    let folder = tempfile::tempdir().unwrap();
+    test(&format!("sqlite://{}", folder.path().join("everbeat.db").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_typed_task_takes_its_input_and_gives_its_output() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("add", |_ctx: Ctx, (a, b): (i64, i64)| async move { Ok::<_, Failure>(a + b) })
+            .start()
+            .await
+            .unwrap();
+        let sum: i64 = engine.submit("add", &(2, 3)).await.unwrap().result().await.unwrap();
+        assert_eq!(sum, 5);
+        let error = engine.submit("add", &"no pair").await.unwrap().result::<i64>().await.unwrap_err();
+        assert!(matches!(error, Error::RunEnded { state: RunState::Failed, .. }), "{error}");
+        let view = engine.submit("add", &"no pair").await.unwrap().wait().await.unwrap();
+        assert_eq!(view.run.attempt, 1, "an input that does not fit is not tried again");
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_reaches_the_next_attempt() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("count", |ctx: Ctx, _: ()| async move {
+                let seen: Vec<u32> = ctx.resume().unwrap_or_default();
+                let seen: Vec<u32> = seen.into_iter().chain([ctx.attempt()]).collect();
+                ctx.checkpoint(&seen).await?;
+                if ctx.attempt() < 3 { Err(Failure::new("not yet")) } else { Ok(seen) }
+            })
+            .policy(&quick())
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
+        let seen: Vec<u32> = engine.submit("count", &()).await.unwrap().result().await.unwrap();
+        assert_eq!(seen, [1, 2, 3]);
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_a_failure_of_the_attempt_only() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("once", |ctx: Ctx, _: ()| async move {
+                assert!(ctx.attempt() > 1, "the first attempt panics");
+                Ok::<_, Failure>(ctx.fence())
+            })
+            .policy(&quick())
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
+        let run = engine.submit("once", &()).await.unwrap();
+        assert_eq!(run.result::<u64>().await.unwrap(), 2);
+        let attempts = engine.inner().attempts(run.id()).await.unwrap();
+        assert!(attempts[0].error.as_ref().unwrap().as_str().contains("the first attempt panics"));
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_the_performer_and_is_forced_after_the_grace() {
+    each_store(async |url| {
+        let begun = Arc::new(Notify::new());
+        let polite = begun.clone();
+        let stubborn = begun.clone();
+        let engine = Engine::open(url)
+            .task("polite", move |ctx: Ctx, _: ()| {
+                let begun = polite.clone();
+                async move {
+                    begun.notify_one();
+                    assert_eq!(ctx.stopped().await, Stop::Cancelled);
+                    Err::<(), _>(Failure::new("stopped as asked"))
+                }
+            })
+            .task("stubborn", move |_ctx: Ctx, _: ()| {
+                let begun = stubborn.clone();
+                async move {
+                    begun.notify_one();
+                    std::future::pending::<()>().await;
+                    Ok::<_, Failure>(())
+                }
+            })
+            .policy(&quick())
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
+        for task in ["polite", "stubborn"] {
+            let run = engine.submit(task, &()).await.unwrap();
+            begun.notified().await;
+            run.cancel().await.unwrap();
+            let view = run.wait().await.unwrap();
+            assert_eq!(view.run.state, RunState::Cancelled, "{task}");
+            assert_eq!(view.run.attempt, 1, "{task}");
+        }
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_stall_and_deadline_are_three_things() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("hang", |ctx: Ctx, beats: bool| async move {
+                loop {
+                    if beats {
+                        ctx.heartbeat(Beat::default())?;
+                    }
+                    ctx.sleep(Duration::from_millis(10)).await?;
+                }
+                #[expect(unreachable_code, reason = "names the output")]
+                Ok::<(), Failure>(())
+            })
+            .task("promise", |ctx: Ctx, _: ()| async move {
+                ctx.heartbeat(Beat { next_within: Some(Duration::from_secs(60)), ..Beat::default() })?;
+                ctx.sleep(Duration::from_millis(400)).await?;
+                Ok::<_, Failure>("kept")
+            })
+            .start()
+            .await
+            .unwrap();
+        let manual = json!({ "heartbeat": "manual", "heartbeat_timeout": "200ms", "max_attempts": 1 });
+        let cases = [
+            ("hang", json!(false), manual.clone(), "lost", "attempt_silent"),
+            ("hang", json!(true), json!({ "stall_timeout": "200ms", "max_attempts": 1 }), "stalled", "no_progress"),
+            ("hang", json!(true), json!({ "deadline": "200ms", "max_attempts": 1 }), "timed_out", "deadline"),
+        ];
+        for (task, input, policy, outcome, reason) in cases {
+            let mut submit = Submit::new(task, everbeat::model::Json::of(&input));
+            submit.policy = Some(policy);
+            let run = engine.submit_with(submit).await.unwrap();
+            assert_eq!(run.wait().await.unwrap().run.state, RunState::Failed);
+            let explanation = engine.inner().explain(run.id()).await.unwrap();
+            assert_eq!(explanation.attempts[0].outcome.unwrap().as_str(), outcome);
+            assert_eq!(explanation.verdicts[0].reason, reason);
+            assert_eq!(explanation.attempts[0].verdict_id, Some(explanation.verdicts[0].id));
+        }
+        let mut submit = Submit::new("promise", everbeat::model::Json::null());
+        submit.policy = Some(manual);
+        assert_eq!(engine.submit_with(submit).await.unwrap().result::<String>().await.unwrap(), "kept");
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_per_queue_and_task_hold() {
+    each_store(async |url| {
+        let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (counted, highest) = (now.clone(), most.clone());
+        let engine = Engine::open(url)
+            .task("busy", move |ctx: Ctx, _: ()| {
+                let (now, most) = (counted.clone(), highest.clone());
+                async move {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    ctx.sleep(Duration::from_millis(5)).await?;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok::<_, Failure>(())
+                }
+            })
+            .settings(|settings| {
+                settings.tasks.insert("busy".to_string(), 3);
+                settings.queues.insert("narrow".to_string(), everbeat_engine::QueueLimit { concurrency: Some(2), rate: None });
+            })
+            .start()
+            .await
+            .unwrap();
+        for (queue, limit) in [("default", 3), ("narrow", 2)] {
+            most.store(0, Ordering::SeqCst);
+            let mut runs = Vec::new();
+            for _ in 0..20 {
+                let submit = Submit { queue: queue.to_string(), ..Submit::new("busy", everbeat::model::Json::null()) };
+                runs.push(engine.submit_with(submit).await.unwrap());
+            }
+            for run in runs {
+                run.result::<()>().await.unwrap();
+            }
+            assert_eq!(most.load(Ordering::SeqCst), limit, "{queue}");
+        }
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_run_waits_for_its_time_and_a_paused_queue_gives_nothing() {
+    each_store(async |url| {
+        let engine = Engine::open(url).start().await.unwrap();
+        let inner = engine.inner();
+        inner.pause_queue("held", true).await.unwrap();
+        let held = Submit { queue: "held".to_string(), ..Submit::new("noop", everbeat::model::Json::null()) };
+        let held = engine.submit_with(held).await.unwrap();
+        let now = engine.submit("noop", &()).await.unwrap().wait().await.unwrap().run.finished_at.unwrap();
+        let at = StoreTime(now.0 + 300_000);
+        let later = Submit { run_at: Some(at), ..Submit::new("noop", everbeat::model::Json::null()) };
+        let later = engine.submit_with(later).await.unwrap();
+        assert_eq!(later.view().await.unwrap().run.state, RunState::Scheduled);
+        let run = later.wait().await.unwrap().run;
+        assert!(run.started_at.unwrap() >= at);
+        assert_eq!(held.view().await.unwrap().run.state, RunState::Ready);
+        let why = inner.explain(held.id()).await.unwrap();
+        assert!(why.summary.contains("paused"), "{}", why.summary);
+        inner.pause_queue("held", false).await.unwrap();
+        held.result::<()>().await.unwrap();
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_drain_releases_costs_no_attempt_and_goes_on_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("everbeat.db").display());
+    let open = |ends: bool| {
+        Engine::open(url.clone())
+            .task("long", move |ctx: Ctx, _: ()| async move {
+                if !ends {
+                    ctx.sleep(Duration::from_secs(600)).await?;
+                }
+                Ok::<_, Failure>(ctx.attempt())
+            })
+            .settings(|settings| settings.drain_grace = Duration::from_millis(50))
+            .policy(&json!({ "max_attempts": 1 }))
+            .unwrap()
+            .start()
+    };
+    let engine = open(false).await.unwrap();
+    let id = engine.submit("long", &()).await.unwrap().id();
+    while engine.run(id).view().await.unwrap().run.state != RunState::Running {
+        tokio::task::yield_now().await;
+    }
+    engine.drain().await;
+    drop(engine);
+    // The file is free once the last task of the old engine is gone.
+    let engine = loop {
+        match open(true).await {
+            Err(Error::Store(everbeat_store::Error::Refused(_))) => tokio::task::yield_now().await,
+            opened => break opened.unwrap(),
+        }
+    };
+    assert_eq!(engine.run(id).result::<u32>().await.unwrap(), 2);
+    let attempts = engine.inner().attempts(id).await.unwrap();
+    assert_eq!(attempts[0].outcome.unwrap().as_str(), "released");
+    engine.drain().await;
+}

@@ -1,0 +1,56 @@
+use crate::Config;
+use crate::auth::Guard;
+use crate::limits::{MOST_STREAMS, MOST_WAITS, RateLimit};
+use everbeat_engine::Engine;
+use std::ops::Deref;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+
+/// What every handler shares.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) guard: Guard,
+    pub(crate) rate_limit: Option<RateLimit>,
+    pub(crate) config: Config,
+    /// The server is about to end: streams and waits end too.
+    pub(crate) closing: watch::Receiver<bool>,
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) waits: Semaphore,
+}
+
+impl App {
+    pub(crate) fn new(engine: Engine, config: Config, closing: watch::Receiver<bool>) -> App {
+        App(Arc::new(Shared {
+            engine,
+            guard: Guard::new(&config),
+            rate_limit: config.rate_limit.map(RateLimit::new),
+            config,
+            closing,
+            streams: Arc::new(Semaphore::new(MOST_STREAMS)),
+            waits: Semaphore::new(MOST_WAITS),
+        }))
+    }
+
+    pub(crate) fn closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Resolves when the server is about to end; never, if nothing can end it.
+    pub(crate) async fn closed(&self) {
+        let mut closing = self.closing.clone();
+        if closing.wait_for(|closing| *closing).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}

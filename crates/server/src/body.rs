@@ -1,0 +1,194 @@
+//! Request bodies: received whole, JSON by their content type, and refused with the field at fault.
+
+use crate::problem::{Kind, Problem, Result};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::request::Parts;
+use everbeat_model::Invalid;
+use everbeat_model::error::nearest;
+use http_body_util::BodyExt;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_json::error::Category;
+use serde_path_to_error::Segment;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// What a request brought.
+#[derive(Clone)]
+struct Received(Bytes);
+
+/// Receives the body of a request, if it has one.
+pub(crate) async fn receive(request: Request, limit: usize) -> Result<Request> {
+    if request.body().is_end_stream() {
+        return Ok(request);
+    }
+    let (mut parts, body) = request.into_parts();
+    check_type(&parts.headers)?;
+    let received = collect(&parts.headers, body, limit).await?;
+    parts.extensions.insert(Received(received));
+    Ok(Request::from_parts(parts, Body::empty()))
+}
+
+/// Anything else could be sent by a web page without asking first.
+fn check_type(headers: &HeaderMap) -> Result<()> {
+    let given = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
+    let essence = given.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
+        return Ok(());
+    }
+    let detail = match given {
+        Some(given) => format!("the content type is {given:?}"),
+        None => "the request has a body and no content type".to_string(),
+    };
+    Err(Problem::new(Kind::NotJson, detail, "send JSON with Content-Type: application/json"))
+}
+
+/// A body that is too large is thrown away up to this many limits before it is refused: a client that
+/// still sends does not read the answer.
+const DISCARDED_LIMITS: usize = 4;
+
+async fn collect(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let most = if headers.contains_key(EXPECT) { limit } else { limit.saturating_mul(DISCARDED_LIMITS) };
+    let too_large = || {
+        let detail = format!("the body is larger than {limit} bytes");
+        Problem::new(Kind::BodyTooLarge, detail, "send it in several requests, or raise server.body_limit")
+    };
+    if declared.is_some_and(|length| length > most) {
+        return Err(too_large());
+    }
+    let (mut collected, mut total) = (Vec::with_capacity(declared.unwrap_or(0).min(limit)), 0_usize);
+    while let Some(frame) = body.frame().await {
+        let unreadable = |error: axum::Error| {
+            Problem::new(Kind::MalformedRequest, format!("the body broke off: {error}"), "send the whole body")
+        };
+        let Ok(data) = frame.map_err(unreadable)?.into_data() else { continue };
+        total = total.saturating_add(data.len());
+        if total <= limit {
+            collected.extend_from_slice(&data);
+        } else if total > most {
+            break;
+        }
+    }
+    if total > limit { Err(too_large()) } else { Ok(collected.into()) }
+}
+
+/// A JSON object as the body.
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<JsonBody<T>> {
+        let received = parts.extensions.get::<Received>().map(|received| received.0.clone()).unwrap_or_default();
+        read(&received).map(JsonBody)
+    }
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let error = match serde_json::from_slice::<Object<T>>(bytes) {
+        Ok(Object(body)) => return Ok(body),
+        Err(error) => error,
+    };
+    if error.classify() != Category::Data {
+        let detail = format!("the body is not valid JSON: {error}");
+        return Err(Problem::new(Kind::MalformedRequest, detail, "send one JSON object"));
+    }
+    // Read again, slowly, to say where it went wrong.
+    let mut again = serde_json::Deserializer::from_slice(bytes);
+    let path = match serde_path_to_error::deserialize::<_, Object<T>>(&mut again) {
+        Ok(_) => Vec::new(),
+        Err(error) => error.path().iter().cloned().collect(),
+    };
+    Err(complain(&error.to_string(), &path, &serde_json::from_slice(bytes).unwrap_or_default()))
+}
+
+/// Turns a deserialiser's words into a problem with field, value and remedy.
+fn complain(words: &str, path: &[Segment], body: &Value) -> Problem {
+    let words = words.rsplit_once(" at line ").map_or(words, |(words, _)| words);
+    let mut quoted = words.split('`').skip(1).step_by(2);
+    if let Some(rest) = words.strip_prefix("unknown field ") {
+        let unknown = quoted.next().unwrap_or(rest);
+        let known: Vec<&str> = quoted.collect();
+        let field = match path.last() {
+            Some(Segment::Map { key }) if key == unknown => dotted(path),
+            _ => inside(&dotted(path), unknown),
+        };
+        let hint = match nearest(unknown, known.iter().copied()) {
+            Some(name) => format!("did you mean {name:?}?"),
+            None => format!("the known ones are {}", known.join(", ")),
+        };
+        let value = found(path, body).or_else(|| body.get(unknown)).map_or_else(String::new, Value::to_string);
+        return Problem::about(Kind::UnknownField, Invalid::new(field, value, "is not a known field", hint));
+    }
+    if words.starts_with("missing field ") {
+        let field = inside(&dotted(path), quoted.next().unwrap_or_default());
+        return Problem::about(Kind::InvalidValue, Invalid::new(field, "nothing", "is missing", "add it"));
+    }
+    let field = if path.is_empty() { "the body".to_string() } else { dotted(path) };
+    let value = found(path, body).map_or_else(String::new, Value::to_string);
+    let problem = format!("cannot be accepted: {words}");
+    Problem::about(Kind::InvalidValue, Invalid::new(field, value, problem, remedy(words)))
+}
+
+fn remedy(words: &str) -> &'static str {
+    match words.rsplit_once("expected ").map_or(words, |(_, expected)| expected) {
+        "i16" => "use a whole number from -32768 to 32767",
+        "a boolean" => "use true or false",
+        "a string" => "use a text in quotes",
+        "a sequence" => "use a list",
+        "an object" => "use an object like {\"task\": \"echo\"}",
+        _ if words.contains("nested too deeply") => "nest at most 100 levels",
+        _ if words.starts_with("duplicate field") => "give each field once",
+        _ => "the shape is described at /openapi.json",
+    }
+}
+
+fn dotted(path: &[Segment]) -> String {
+    path.iter().fold(String::new(), |outer, segment| match segment {
+        Segment::Seq { index } => format!("{outer}[{index}]"),
+        Segment::Map { key } => inside(&outer, key),
+        Segment::Enum { variant } => inside(&outer, variant),
+        Segment::Unknown => outer,
+    })
+}
+
+fn inside(outer: &str, name: &str) -> String {
+    if outer.is_empty() { name.to_string() } else { format!("{outer}.{name}") }
+}
+
+fn found<'a>(path: &[Segment], body: &'a Value) -> Option<&'a Value> {
+    path.iter().try_fold(body, |value, segment| match segment {
+        Segment::Seq { index } => value.get(index),
+        Segment::Map { key } => value.get(key),
+        Segment::Enum { .. } | Segment::Unknown => Some(value),
+    })
+}
+
+/// Reads `T` from a JSON object only: a derived struct would also accept a list of its fields.
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Object<T>, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}

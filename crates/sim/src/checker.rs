@@ -1,0 +1,372 @@
+//! Compares the store, after every change, with what it held before and with what really happened.
+
+use crate::deaths;
+use crate::handler::Product;
+use crate::shared::Shared;
+use crate::truth::Truth;
+use everbeat_model::replica::ReplicaState;
+use everbeat_model::{Attempt, Outcome, ReplicaId, RunId, RunState, Token, Verdict, VerdictId};
+use everbeat_store::Audits;
+use everbeat_store::memory::{DoneRow, State};
+use futures_util::FutureExt;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the checker knows of the store from its last look.
+#[derive(Default)]
+pub struct Checker {
+    version: u64,
+    sizes: [usize; 7],
+    places: BTreeMap<RunId, Place>,
+    attempts: BTreeSet<(RunId, u32)>,
+    replicas: BTreeMap<ReplicaId, ReplicaState>,
+    verdicts: BTreeSet<VerdictId>,
+    /// The replica that lost a run's last attempt, until another is granted.
+    lost_by: BTreeMap<RunId, ReplicaId>,
+    /// Burials by judge and look: how long each of them had been watched.
+    burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Scheduled { attempt: u32 },
+    Ready { attempt: u32 },
+    Leased { attempt: u32, token: Token, replica: ReplicaId },
+    Done { attempt: u32, token: Option<Token>, state: RunState, finished_at: i64 },
+}
+
+impl Checker {
+    /// Looks at the store if it changed.
+    pub fn look(&mut self, shared: &Shared) {
+        shared.memory.inspect(|state| {
+            if state.version == self.version {
+                return;
+            }
+            self.version = state.version;
+            shared.executor.note(state.version);
+            let now = shared.now();
+            let mut truth = shared.truth();
+            self.replicas(state, &mut truth, now);
+            let sizes = sizes(state);
+            if sizes != self.sizes {
+                self.sizes = sizes;
+                truth.report.checks += 1;
+                self.verdicts(state, &mut truth, now);
+                self.runs(state, &mut truth);
+            }
+        });
+    }
+
+    /// The whole audit of the store itself.
+    pub fn audit(&self, shared: &Shared) {
+        if let Some(Ok(audit)) = shared.memory.audit().now_or_never()
+            && let Some(violation) = audit.violations.first()
+        {
+            let detail = format!("the audit of the store says {}: {}", violation.subject, violation.detail);
+            shared.truth().violate("audit", format!("{} {detail}", violation.guarantee));
+        }
+    }
+
+    /// Starts from what a failover left: what it took is not held against anybody.
+    pub fn rebase(&mut self, shared: &Shared) {
+        shared.memory.inspect(|state| {
+            let mut truth = shared.truth();
+            let places = all_places(state, &mut truth);
+            *self = Checker {
+                version: state.version,
+                sizes: sizes(state),
+                places,
+                attempts: state.attempts.keys().copied().collect(),
+                replicas: state.replicas.iter().map(|(id, row)| (*id, row.state)).collect(),
+                verdicts: state.verdicts.keys().copied().collect(),
+                lost_by: BTreeMap::new(),
+                burials: std::mem::take(&mut self.burials),
+            };
+        });
+    }
+
+    fn replicas(&mut self, state: &State, truth: &mut Truth, now: u64) {
+        for (id, row) in &state.replicas {
+            if let Some(life) = truth.lives.get_mut(id)
+                && life.beat != row.beat
+            {
+                life.beat = row.beat;
+                life.beat_at = now;
+            }
+            let before = self.replicas.insert(*id, row.state);
+            if before == Some(row.state) {
+                continue;
+            }
+            if before.is_some_and(|before| !before.holds_leases()) {
+                let label = truth.label_of(*id);
+                truth.violate("G3", format!("{label} was {before:?} for good, and is {:?} now", row.state));
+            }
+            if row.state == ReplicaState::Dead {
+                match deaths::check(truth, state, *id, now) {
+                    Ok(Some((look, watched))) => self.masses(truth, look, watched),
+                    Ok(None) => {}
+                    Err((guarantee, detail)) => truth.violate(guarantee, detail),
+                }
+            }
+        }
+        self.replicas.retain(|id, _| state.replicas.contains_key(id));
+    }
+
+    /// Whoever sees many die at once must have doubted itself for a whole timeout more.
+    fn masses(&mut self, truth: &mut Truth, look: (ReplicaId, u64), watched: u64) {
+        let burials = self.burials.entry(look).or_default();
+        burials.push(watched);
+        if burials.len() >= 3 && burials.iter().any(|watched| *watched < 2 * deaths::TIMEOUT) {
+            let detail = format!("{} were judged dead in one look, watched for {burials:?} us", burials.len());
+            truth.violate("G4", detail);
+        }
+    }
+
+    fn verdicts(&mut self, state: &State, truth: &mut Truth, now: u64) {
+        if state.verdicts.len() == self.verdicts.len() {
+            return;
+        }
+        for (id, verdict) in &state.verdicts {
+            if self.verdicts.insert(*id) {
+                let kind = format!("{} {}", verdict.judgement.as_str(), verdict.reason);
+                *truth.report.verdicts.entry(kind).or_default() += 1;
+                truth.report.fenced += u64::from(verdict.judgement == everbeat_model::verdict::Judgement::Fenced);
+                self.true_verdict(state, truth, verdict, now);
+            }
+        }
+    }
+
+    /// The owner's own judgements must be true by the common time, whatever the wall clocks did.
+    fn true_verdict(&self, state: &State, truth: &mut Truth, verdict: &Verdict, now: u64) {
+        let (Some(run), Some(attempt)) = (verdict.run_id, verdict.attempt) else { return };
+        let deadline = state.runs.get(&run).and_then(|row| row.spec.policy.deadline);
+        let earliest = match verdict.reason.as_str() {
+            "attempt_silent" => truth.not_silent_before.get(&(run, attempt)).copied(),
+            "no_progress" => truth.not_stalled_before.get(&(run, attempt)).copied(),
+            "deadline" => match self.places.get(&run) {
+                Some(Place::Leased { token, .. }) => {
+                    truth.granted_at.get(token).zip(deadline).map(|(at, span)| at + span.as_micros() as u64)
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        if earliest.is_some_and(|earliest| now < earliest) {
+            let name = truth.name(run);
+            truth.violate("G5", format!("{name} attempt {attempt}: verdict {} came too early", verdict.reason));
+        }
+        if verdict.judgement == everbeat_model::verdict::Judgement::Fenced && counted(state, verdict) {
+            let name = truth.name(run);
+            truth.violate("G15", format!("{name} attempt {attempt} is called fenced, yet its ending was accepted"));
+        }
+    }
+
+    fn runs(&mut self, state: &State, truth: &mut Truth) {
+        let places = all_places(state, truth);
+        for (id, place) in &places {
+            let before = self.places.get(id).copied();
+            if before == Some(*place) {
+                continue;
+            }
+            if let Err((guarantee, detail)) = self.moved(state, truth, *id, before, *place) {
+                let name = truth.name(*id);
+                truth.violate(guarantee, format!("{name}: {detail}"));
+            }
+        }
+        self.attempts.extend(state.attempts.keys().copied());
+        self.places = places;
+        let missing = truth.accepted.iter().find(|id| !state.runs.contains_key(id)).copied();
+        if let Some(id) = missing {
+            let name = truth.name(id);
+            truth.violate("G2", format!("{name} was accepted, and is gone"));
+        }
+        check_unique(state, truth);
+    }
+
+    /// Whether a run may go from one place to the other.
+    fn moved(
+        &mut self,
+        state: &State,
+        truth: &mut Truth,
+        id: RunId,
+        before: Option<Place>,
+        place: Place,
+    ) -> Result<(), (&'static str, String)> {
+        let wrong = || Err(("G1", format!("it went from {before:?} to {place:?}")));
+        match (before, place) {
+            (None, Place::Scheduled { attempt: 0 } | Place::Ready { attempt: 0 }) => {
+                truth.report.submitted += 1;
+                Ok(())
+            }
+            (Some(Place::Scheduled { attempt: was }), Place::Ready { attempt }) if was == attempt => Ok(()),
+            (
+                Some(Place::Scheduled { attempt: was } | Place::Ready { attempt: was }),
+                Place::Done { state: RunState::Cancelled, token: None, attempt, .. },
+            ) if was == attempt => {
+                truth.report.cancelled += 1;
+                Ok(())
+            }
+            (Some(Place::Ready { attempt: was }), Place::Leased { attempt, replica, .. }) if attempt == was + 1 => {
+                if truth.cancelled.contains(&id) {
+                    return Err(("G1", "it was cancelled, and is tried again".to_string()));
+                }
+                if self.lost_by.remove(&id).is_some_and(|lost_by| lost_by != replica) {
+                    truth.report.taken_over += 1;
+                }
+                if !state.replicas.contains_key(&replica) {
+                    return Err(("G2", format!("its lease belongs to {replica}, which has no row")));
+                }
+                Ok(())
+            }
+            (Some(Place::Leased { attempt: was, token, replica }), Place::Ready { attempt } | Place::Scheduled { attempt })
+                if was == attempt =>
+            {
+                let Some((ended, by)) = state.attempts.get(&(id, attempt)) else {
+                    return Err(("G1", format!("attempt {attempt} left no trace")));
+                };
+                self.attempt_ended(state, truth, id, ended, (token, *by))?;
+                if ended.outcome == Some(Outcome::Lost) {
+                    self.lost_by.insert(id, replica);
+                }
+                Ok(())
+            }
+            (Some(Place::Leased { attempt: was, token, replica }), Place::Done { attempt, .. }) if was == attempt => {
+                let Some(done) = state.done.get(&id) else { return wrong() };
+                let Some((ended, by)) = &done.attempt else { return wrong() };
+                self.attempt_ended(state, truth, id, ended, (token, *by))?;
+                finished(truth, done);
+                if done.state == RunState::Succeeded {
+                    produced(truth, id, done, attempt, replica)?;
+                }
+                Ok(())
+            }
+            (Some(Place::Done { attempt: was, .. }), Place::Ready { attempt }) if was == attempt => {
+                match truth.reopenings.get_mut(&id) {
+                    Some(times) if *times > 0 => *times -= 1,
+                    _ => return Err(("G1", "a finished run came back, and nobody reopened it".to_string())),
+                }
+                truth.report.reopened += 1;
+                Ok(())
+            }
+            _ => wrong(),
+        }
+    }
+
+    fn attempt_ended(
+        &self,
+        state: &State,
+        truth: &mut Truth,
+        id: RunId,
+        ended: &Attempt,
+        (held, shown): (Token, Token),
+    ) -> Result<(), (&'static str, String)> {
+        let attempt = ended.attempt;
+        if held != shown {
+            return Err(("G1", format!("attempt {attempt} was ended by somebody who did not hold its lease")));
+        }
+        if self.attempts.contains(&(id, attempt)) {
+            return Err(("G1", format!("attempt {attempt} ended twice")));
+        }
+        truth.report.released += u64::from(ended.outcome == Some(Outcome::Released));
+        let judged = matches!(ended.outcome, Some(Outcome::Lost | Outcome::Stalled | Outcome::TimedOut));
+        if judged && !ended.verdict_id.is_some_and(|verdict| state.verdicts.contains_key(&verdict)) {
+            return Err(("G15", format!("attempt {attempt} was judged without a verdict")));
+        }
+        Ok(())
+    }
+}
+
+fn finished(truth: &mut Truth, done: &DoneRow) {
+    match done.state {
+        RunState::Succeeded => truth.report.succeeded += 1,
+        RunState::Failed => truth.report.failed += 1,
+        _ => truth.report.cancelled += 1,
+    }
+}
+
+/// The stored result must have been made by whoever held the lease, under that very attempt.
+fn produced(
+    truth: &Truth,
+    id: RunId,
+    done: &DoneRow,
+    attempt: u32,
+    replica: ReplicaId,
+) -> Result<(), (&'static str, String)> {
+    let product: Option<Product> = done.result.as_ref().and_then(|result| result.read().ok());
+    let Some(product) = product else { return Err(("G1", format!("its result is not one: {:?}", done.result))) };
+    let owner = truth.lives.get(&replica).map(|life| life.owner);
+    let performed = truth.performers.get(&product.nonce) == Some(&(product.owner, product.run, product.attempt));
+    if !performed || product.run != id || product.attempt != attempt || owner != Some(product.owner) {
+        return Err((
+            "G1",
+            format!(
+                "attempt {attempt} of {} has the result of attempt {} by {}",
+                truth.label_of(replica),
+                product.attempt,
+                truth.label(product.owner)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the ending that a fenced verdict speaks of did count: the same attempt, ended by its own
+/// replica, other than by a rescue.
+fn counted(state: &State, verdict: &Verdict) -> bool {
+    let (Some(run), Some(number)) = (verdict.run_id, verdict.attempt) else { return false };
+    let ended = state.attempts.get(&(run, number)).map(|(attempt, _)| attempt);
+    let last = state.done.get(&run).and_then(|done| done.attempt.as_ref()).map(|(attempt, _)| attempt);
+    let attempt = ended.or(last.filter(|attempt| attempt.attempt == number));
+    attempt.is_some_and(|attempt| {
+        attempt.replica_id == verdict.judged_by
+            && matches!(attempt.outcome, Some(Outcome::Succeeded | Outcome::Failed | Outcome::Cancelled))
+    })
+}
+
+fn sizes(state: &State) -> [usize; 7] {
+    [
+        state.runs.len(),
+        state.scheduled.len(),
+        state.ready.len(),
+        state.leases.len(),
+        state.done.len(),
+        state.attempts.len(),
+        state.verdicts.len(),
+    ]
+}
+
+/// Where every run is; a run in two places, or in none, is a violation.
+fn all_places(state: &State, truth: &mut Truth) -> BTreeMap<RunId, Place> {
+    let mut places = BTreeMap::new();
+    let mut twice = None;
+    let mut put = |id: RunId, place: Place| twice = twice.or(places.insert(id, place).map(|_| id));
+    state.scheduled.iter().for_each(|((_, id), standing)| put(*id, Place::Scheduled { attempt: standing.attempt }));
+    state.ready.iter().for_each(|((.., id), standing)| put(*id, Place::Ready { attempt: standing.attempt }));
+    for (id, row) in &state.leases {
+        let lease = &row.lease;
+        put(*id, Place::Leased { attempt: lease.attempt, token: lease.token, replica: lease.replica_id });
+    }
+    for (id, done) in &state.done {
+        let token = done.attempt.as_ref().map(|(_, token)| *token);
+        let (attempt, finished_at) = (done.standing.attempt, done.finished_at.0);
+        put(*id, Place::Done { attempt, token, state: done.state, finished_at });
+    }
+    let nowhere = state.runs.keys().find(|id| !places.contains_key(id)).copied();
+    if let Some(id) = twice.or(nowhere) {
+        let name = truth.name(id);
+        truth.violate("G2", format!("{name} is in two places, or in none"));
+    }
+    places
+}
+
+/// A unique key holds among unfinished runs.
+fn check_unique(state: &State, truth: &mut Truth) {
+    let mut holders: BTreeMap<&str, RunId> = BTreeMap::new();
+    for (id, row) in state.runs.iter().filter(|(id, _)| !state.done.contains_key(id)) {
+        if let Some(key) = &row.spec.unique_key
+            && let Some(other) = holders.insert(key, *id)
+        {
+            let (one, two) = (truth.name(*id), truth.name(other));
+            truth.violate("G1", format!("{one} and {two} are unfinished and share the unique key {key:?}"));
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Breaks the world, mends it, and lets its clients ask for things.
+
+use crate::agenda::Action;
+use crate::executor::Owner;
+use crate::network::{Manner, Rates};
+use crate::plan::Fault;
+use crate::truth::{BootState, Window, WindowKind};
+use crate::workload::{self, QUEUES};
+use crate::world::World;
+use everbeat_engine::{Engine, within};
+use everbeat_store::memory::State;
+use futures_util::FutureExt;
+use std::future::Future;
+use std::time::Duration;
+
+const MS: u64 = 1000;
+/// Clients wait this long for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Common outages keep this distance: several short ones in a row would be one long one.
+const OUTAGE_DISTANCE: u64 = 2_500 * MS;
+
+impl World {
+    pub(crate) fn plan_agenda(&mut self) {
+        for host in 0..self.plan.hosts {
+            let at = self.rng.below(300 * MS);
+            self.agenda.plan(at, Action::Boot(host));
+        }
+        let trouble = self.plan.trouble;
+        let mut at = 500 * MS;
+        while at < trouble {
+            let fault = *self.rng.pick(&self.plan.faults);
+            self.agenda.plan(at, Action::Fault(fault));
+            at += self.rng.between(self.plan.pause / 4, self.plan.pause * 7 / 4);
+        }
+        for serial in 0..self.plan.submissions {
+            let at = self.rng.between(300 * MS, trouble);
+            self.agenda.plan(at, Action::Submit(serial));
+        }
+        for _ in 0..self.plan.commands {
+            let at = self.rng.between(1000 * MS, trouble);
+            self.agenda.plan(at, if self.rng.chance(0.6) { Action::Cancel } else { Action::Retry });
+        }
+        self.agenda.plan(trouble, Action::Heal);
+    }
+
+    /// Does what is planned. Answers whether the world goes on.
+    pub(crate) fn act(&mut self, action: Action) -> bool {
+        let now = self.shared.now();
+        match action {
+            Action::Boot(host) if self.hosts[host].boot.is_none() => self.boot(host),
+            Action::Boot(_) => {}
+            Action::Fault(fault) => {
+                self.bring_back_ended();
+                self.fault(fault);
+            }
+            Action::Thaw(owner) => self.thaw(owner),
+            Action::Reconnect(owner) => self.reconnect(owner),
+            Action::EndOutage => {
+                self.shared.network().outage = None;
+                self.end_common();
+            }
+            Action::EndRenewals => {
+                self.shared.network().renewals = None;
+                self.end_common();
+            }
+            Action::EndSlowness(owner) => {
+                let mut network = self.shared.network();
+                network.slow_owner = network.slow_owner.filter(|slow| *slow != owner);
+            }
+            Action::Restore(state, copied_at, away) => self.restore(*state, copied_at, away),
+            Action::Resume(queue) => self.ask("resume", move |engine| async move {
+                engine.pause_queue(queue, false).await.ok();
+            }),
+            Action::Submit(serial) => self.submit(serial),
+            Action::Cancel | Action::Retry => {
+                let runs: Vec<_> = self.shared.truth().accepted.iter().copied().collect();
+                if !runs.is_empty() {
+                    let run = *self.rng.pick(&runs);
+                    let cancels = matches!(action, Action::Cancel);
+                    self.ask(if cancels { "cancel" } else { "retry" }, move |engine| async move {
+                        if cancels { engine.cancel(run).await.ok() } else { engine.retry(run).await.ok() };
+                    });
+                }
+            }
+            Action::Heal => self.heal(now),
+            Action::SubmitHealed(host) => self.submit_healed(host),
+            Action::Look => {
+                self.bring_back_ended();
+                self.agenda.plan(now + 100 * MS, Action::Look);
+                return self.look_for_end();
+            }
+        }
+        true
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let now = self.shared.now();
+        let up: Vec<(usize, Owner)> =
+            self.hosts.iter().enumerate().filter_map(|(host, at)| at.boot.as_ref().map(|(owner, _)| (host, *owner))).collect();
+        if up.is_empty() {
+            return;
+        }
+        let (host, owner) = *self.rng.pick(&up);
+        let manner = if self.rng.chance(0.5) { Manner::Hangs } else { Manner::Fails };
+        match fault {
+            Fault::Crash => {
+                self.tell("crash", Some(owner));
+                self.take_down(host, BootState::Crashed);
+                let down = self.rng.between(10, 2500);
+                self.agenda.plan(now + down * MS, Action::Boot(host));
+            }
+            Fault::Freeze => {
+                self.tell("freeze", Some(owner));
+                let span = self.span();
+                self.freeze(owner, span);
+            }
+            Fault::FreezeSeveral => {
+                self.tell("freeze of several", None);
+                let span = self.span();
+                for (_, owner) in up {
+                    if self.rng.chance(0.8) {
+                        let more = self.rng.below(600 * MS);
+                        self.freeze(owner, span + more);
+                    }
+                }
+            }
+            Fault::Partition => {
+                self.tell("partition", Some(owner));
+                self.shared.network().cut.insert(owner, manner);
+                self.shared.truth().open(owner, WindowKind::Cut, now);
+                let span = self.span();
+                self.agenda.plan(now + span, Action::Reconnect(owner));
+            }
+            Fault::Outage if self.common_allowed() => {
+                self.tell("outage", None);
+                let span = self.common_span();
+                self.begin_outage(manner, span);
+            }
+            Fault::RenewalsFail if self.common_allowed() => {
+                self.tell("renewals fail for all", None);
+                self.shared.network().renewals = Some(manner);
+                self.shared.truth().common.push(Window { kind: WindowKind::Cut, from: now, to: None });
+                let span = self.common_span();
+                self.agenda.plan(now + span, Action::EndRenewals);
+            }
+            Fault::Failover if self.common_allowed() => {
+                let copy = Box::new(self.shared.memory.snapshot());
+                let (lag, away) = (self.rng.between(5, 600) * MS, self.rng.below(400) * MS);
+                self.agenda.plan(now + lag, Action::Restore(copy, now, away));
+            }
+            Fault::Outage | Fault::RenewalsFail | Fault::Failover => {}
+            Fault::HostClock => {
+                self.tell("wall clock of a host jumps", Some(owner));
+                let jump = self.jump();
+                self.shared.clocks.jump_host(host, jump);
+            }
+            Fault::StoreClock => {
+                self.tell("wall clock of the store jumps", None);
+                let jump = self.jump();
+                self.shared.clocks.jump_store(jump);
+            }
+            Fault::SlowReplica => {
+                self.tell("slow replica", Some(owner));
+                self.shared.network().slow_owner = Some(owner);
+                let span = self.rng.between(300, 3000) * MS;
+                self.agenda.plan(now + span, Action::EndSlowness(owner));
+            }
+            Fault::Drain => self.drain(owner),
+            Fault::PauseQueue => {
+                self.tell("pause of a queue", None);
+                let queue = *self.rng.pick(&QUEUES);
+                self.ask("pause", move |engine| async move {
+                    engine.pause_queue(queue, true).await.ok();
+                });
+                let span = self.rng.between(200, 3000) * MS;
+                self.agenda.plan(now + span, Action::Resume(queue));
+            }
+        }
+    }
+
+    fn tell(&mut self, fault: &'static str, owner: Option<Owner>) {
+        self.shared.truth().report.fault(fault);
+        self.shared.trace(|truth| match owner {
+            Some(owner) => format!("FAULT {fault}: {}", truth.label(owner)),
+            None => format!("FAULT {fault}"),
+        });
+    }
+
+    /// Around the timeout more often than not: that is where mistakes are.
+    fn span(&mut self) -> u64 {
+        let millis = if self.rng.chance(0.6) { self.rng.between(300, 1800) } else { self.rng.between(10, 4000) };
+        millis * MS
+    }
+
+    /// Well below half a timeout, or well above: in between, either behaviour is right.
+    fn common_span(&mut self) -> u64 {
+        let millis = if self.rng.chance(0.3) { self.rng.between(20, 350) } else { self.rng.between(800, 3500) };
+        millis * MS
+    }
+
+    fn common_allowed(&self) -> bool {
+        let now = self.shared.now();
+        let truth = self.shared.truth();
+        truth.common.last().is_none_or(|last| last.to.is_some_and(|to| now > to + OUTAGE_DISTANCE))
+    }
+
+    fn jump(&mut self) -> i64 {
+        let seconds = self.rng.between(1, 3600) as i64 * 1_000_000;
+        if self.rng.chance(0.5) { seconds } else { -seconds }
+    }
+
+    fn freeze(&mut self, owner: Owner, span: u64) {
+        let now = self.shared.now();
+        if self.shared.executor.is_frozen(owner) {
+            return;
+        }
+        self.shared.executor.freeze(owner);
+        self.shared.truth().open(owner, WindowKind::Frozen, now);
+        self.shared.trace(|truth| format!("{} is frozen for {} ms", truth.label(owner), span / MS));
+        self.agenda.plan(now + span, Action::Thaw(owner));
+    }
+
+    fn thaw(&mut self, owner: Owner) {
+        let now = self.shared.now();
+        if self.shared.executor.is_frozen(owner) {
+            self.shared.executor.thaw(owner);
+            let mut truth = self.shared.truth();
+            truth.close(owner, WindowKind::Frozen, now);
+            truth.performing_changed = true;
+            drop(truth);
+            self.shared.trace(|truth| format!("{} thaws", truth.label(owner)));
+        }
+    }
+
+    fn reconnect(&mut self, owner: Owner) {
+        let now = self.shared.now();
+        self.shared.network().cut.remove(&owner);
+        self.shared.truth().close(owner, WindowKind::Cut, now);
+        self.shared.trace(|truth| format!("{} is connected again", truth.label(owner)));
+    }
+
+    fn begin_outage(&mut self, manner: Manner, span: u64) {
+        let now = self.shared.now();
+        self.shared.network().outage = Some(manner);
+        self.shared.truth().common.push(Window { kind: WindowKind::Cut, from: now, to: None });
+        self.agenda.plan(now + span, Action::EndOutage);
+    }
+
+    fn end_common(&mut self) {
+        let now = self.shared.now();
+        self.shared.truth().common.iter_mut().filter(|window| window.to.is_none()).for_each(|window| window.to = Some(now));
+        self.shared.trace(|_| "the store answers again".to_string());
+    }
+
+    /// The store fails over to a copy that lags behind: whatever it took since is forgotten.
+    fn restore(&mut self, state: State, copied_at: u64, away: u64) {
+        self.tell("failover that loses commits", None);
+        self.shared.network().epoch += 1;
+        let mut truth = self.shared.truth();
+        let voided: Vec<_> = truth.granted_at.iter().filter(|(_, at)| **at >= copied_at).map(|(token, _)| *token).collect();
+        truth.voided.extend(voided);
+        let before = truth.accepted.len();
+        truth.accepted.retain(|id| state.runs.contains_key(id));
+        truth.report.lost_to_failover += (before - truth.accepted.len()) as u64;
+        truth.keys.clear();
+        truth.cancelled.clear();
+        truth.reopenings.clear();
+        for (run, reached) in &mut truth.checkpoints {
+            let stored = state.signs.get(run).and_then(|(_, checkpoint)| checkpoint.as_ref());
+            *reached = (*reached).min(stored.and_then(|checkpoint| checkpoint.read().ok()).unwrap_or(0));
+        }
+        for (id, row) in &state.replicas {
+            if let Some(life) = truth.lives.get_mut(id) {
+                life.beat = row.beat;
+                // The beat that the store shows now was made before it was copied.
+                life.beat_at = life.beat_at.min(copied_at);
+            }
+        }
+        drop(truth);
+        self.shared.memory.restore(state);
+        self.checker.rebase(&self.shared);
+        if away > 0 && self.shared.network().outage.is_none() {
+            self.begin_outage(Manner::Fails, away);
+        }
+    }
+
+    fn drain(&mut self, owner: Owner) {
+        self.tell("drain", Some(owner));
+        let engine = self.hosts.iter().filter_map(|host| host.boot.as_ref()).find(|(boot, _)| *boot == owner);
+        let Some(engine) = engine.map(|(_, engine)| engine.clone()) else { return };
+        if self.rng.chance(0.5) {
+            self.shared.executor.spawn(owner, "drain", async move { engine.drain().await }.boxed());
+        } else if let Some(id) = engine.replica_id() {
+            self.ask("drain", move |engine| async move {
+                engine.drain_replica(id).await.ok();
+            });
+        }
+    }
+
+    /// A replica that left in order is started again, as its service manager would.
+    fn bring_back_ended(&mut self) {
+        for host in 0..self.hosts.len() {
+            let ended = self.hosts[host].boot.as_ref().is_some_and(|(owner, _)| {
+                self.shared.truth().boots.get(owner).is_some_and(|boot| boot.state == BootState::Ended)
+            });
+            if ended {
+                self.take_down(host, BootState::Ended);
+                self.boot(host);
+                self.shared.truth().report.fault("restart");
+            }
+        }
+    }
+
+    /// A request of a client to some replica, which dies with that replica.
+    fn ask<F>(&mut self, name: &'static str, request: impl FnOnce(Engine) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let up: Vec<(Owner, Engine)> = self.hosts.iter().filter_map(|host| host.boot.clone()).collect();
+        if up.is_empty() {
+            return;
+        }
+        let (owner, engine) = self.rng.pick(&up).clone();
+        self.shared.trace(|truth| format!("a client asks {} to {name}", truth.label(owner)));
+        let env = engine.env().clone();
+        let request = request(engine);
+        let bounded = async move {
+            within(&*env, PATIENCE, request).await;
+        };
+        self.shared.executor.spawn(owner, "client", bounded.boxed());
+    }
+
+    fn submit(&mut self, serial: u64) {
+        let store_now = self.shared.clocks.store(self.shared.now());
+        let (submit, idempotency) = workload::submission(&mut self.rng, serial, store_now);
+        let shared = self.shared.clone();
+        shared.truth().report.unacknowledged += 1;
+        let times = if idempotency.is_some() { 2 } else { 1 };
+        for _ in 0..times {
+            let (shared, submit, idempotency) = (shared.clone(), submit.clone(), idempotency.clone());
+            let epoch = shared.network().epoch;
+            self.ask("submit", move |engine| async move {
+                let key = idempotency.as_ref().map(|idempotency| idempotency.key.clone());
+                if let Ok(accepted) = engine.submit(submit, idempotency).await {
+                    acknowledged(&shared, accepted.id, key, epoch);
+                }
+            });
+        }
+    }
+
+    /// Mends everything, and from then on demands that all work finishes.
+    fn heal(&mut self, now: u64) {
+        self.shared.trace(|_| "HEAL".to_string());
+        self.agenda.clear();
+        let owners: Vec<Owner> = self.shared.truth().boots.keys().copied().collect();
+        for owner in owners {
+            self.thaw(owner);
+            self.shared.truth().close(owner, WindowKind::Cut, now);
+        }
+        self.end_common();
+        let mut network = self.shared.network();
+        network.cut.clear();
+        network.outage = None;
+        network.renewals = None;
+        network.slow_owner = None;
+        let wake_lost = if self.plan.wakes_stay_lossy { self.plan.rates.wake_lost } else { 0.0 };
+        network.rates = Rates { wake_lost, ..Rates::default() };
+        drop(network);
+        self.shared.clocks.mend_store();
+        self.healed_at = Some(now);
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].boot.is_none() {
+                self.boot(host);
+                self.shared.truth().report.fault("restart");
+            }
+            self.agenda.plan(now + 5000 * MS, Action::SubmitHealed(host));
+        }
+        for queue in QUEUES {
+            // After whatever pause may still be under way.
+            self.agenda.plan(now + 3500 * MS, Action::Resume(queue));
+        }
+        self.agenda.plan(now + 6000 * MS, Action::Look);
+    }
+
+    /// Once all is mended, every replica must take a run, and say so.
+    fn submit_healed(&mut self, host: usize) {
+        self.bring_back_ended();
+        let Some((owner, engine)) = self.hosts[host].boot.clone() else { return };
+        let store_now = self.shared.clocks.store(self.shared.now());
+        let (submit, _) = workload::submission(&mut self.rng, 1000 + host as u64, store_now);
+        let shared = self.shared.clone();
+        let epoch = shared.network().epoch;
+        let env = engine.env().clone();
+        let request = async move {
+            match within(&*env, PATIENCE, engine.submit(submit, None)).await {
+                Some(Ok(accepted)) => acknowledged(&shared, accepted.id, None, epoch),
+                Some(Err(error)) => shared.truth().violate("liveness", format!("a healed replica refuses runs: {error}")),
+                None => shared.truth().violate("liveness", "a healed replica does not answer a submission".to_string()),
+            }
+        };
+        self.shared.truth().report.unacknowledged += 1;
+        self.shared.executor.spawn(owner, "client", request.boxed());
+    }
+}
+
+/// From now on the run may not be lost, unless a failover took it before the answer arrived.
+fn acknowledged(shared: &crate::shared::Shared, run: everbeat_model::RunId, key: Option<String>, epoch: u64) {
+    let kept = shared.memory.inspect(|state| state.runs.contains_key(&run));
+    let same_store = shared.network().epoch == epoch;
+    let mut truth = shared.truth();
+    truth.report.unacknowledged = truth.report.unacknowledged.saturating_sub(1);
+    if !kept && !same_store {
+        truth.report.lost_to_failover += 1;
+        return;
+    }
+    truth.accepted.insert(run);
+    if let Some(key) = key.filter(|_| same_store)
+        && let Some(other) = truth.keys.insert(key.clone(), run)
+        && other != run
+    {
+        truth.violate("G1", format!("two runs were made for the idempotency key {key:?}"));
+    }
+}

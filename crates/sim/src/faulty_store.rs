@@ -1,0 +1,491 @@
+//! One replica's way to the store. It delegates everything, and decides nothing but what becomes of
+//! the message.
+//!
+//! A call is a message that travels by itself: when its caller gives up or crashes, it may still
+//! arrive, and it may arrive late.
+
+use crate::executor::{Owner, WORLD};
+use crate::network::{Fate, Manner};
+use crate::shared::Shared;
+use crate::truth::{LifeTruth, Look};
+use async_trait::async_trait;
+use everbeat_model::lease::Shown;
+use everbeat_model::queue::Queue;
+use everbeat_model::replica::NewReplica;
+use everbeat_model::run::Claimed;
+use everbeat_model::{
+    Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId,
+};
+use everbeat_store::{
+    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, Error, EventPage, Events, Held, Joined, Memory, Promoted,
+    Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter,
+    Verdicts, WakeSignal, Wakes, Which,
+};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+pub struct FaultyStore {
+    shared: Arc<Shared>,
+    owner: Owner,
+    wakes: Arc<WakeBoard>,
+}
+
+/// One wake channel per boot, so that a hint can be lost for one and arrive twice for another.
+#[derive(Default)]
+pub struct WakeBoard(Mutex<BTreeMap<Owner, Arc<watch::Sender<u64>>>>);
+
+impl WakeBoard {
+    fn of(&self, owner: Owner) -> Arc<watch::Sender<u64>> {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        board.entry(owner).or_insert_with(|| Arc::new(watch::Sender::new(0))).clone()
+    }
+
+    /// A boot that is over hears nothing any more.
+    pub fn forget(&self, owner: Owner) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&owner);
+    }
+
+    fn all(&self) -> Vec<Arc<watch::Sender<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+impl FaultyStore {
+    pub fn new(shared: Arc<Shared>, owner: Owner, wakes: Arc<WakeBoard>) -> FaultyStore {
+        wakes.of(owner);
+        FaultyStore { shared, owner, wakes }
+    }
+
+    async fn call<T, F>(&self, name: &'static str, operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.call_and(name, operation, |_, _| {}).await
+    }
+
+    /// Sends a call on its way; `applied` sees what the store did, whoever still waits for it.
+    async fn call_and<T, F>(
+        &self,
+        name: &'static str,
+        operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static,
+        applied: impl FnOnce(&Shared, &T) + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let (fate, epoch) = {
+            let mut network = self.shared.network();
+            (network.fate(self.owner), network.epoch)
+        };
+        self.shared.truth().report.store_calls += 1;
+        let message = Message { shared: self.shared.clone(), owner: self.owner, name, epoch };
+        let operation = move |memory: Arc<Memory>| -> BoxFuture<'static, Result<T>> { operation(memory).boxed() };
+        self.shared.executor.spawn(WORLD, "message", message.travel(fate, operation, applied, answer).boxed());
+        match answered.await {
+            Ok(answer) => answer,
+            // Nobody will ever answer.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn mine<T>(&self, replica: ReplicaId, note: impl FnOnce(&mut LifeTruth, u64) -> T) -> Option<T> {
+        let now = self.shared.now();
+        self.shared.truth().lives.get_mut(&replica).map(|life| note(life, now))
+    }
+}
+
+struct Message {
+    shared: Arc<Shared>,
+    owner: Owner,
+    name: &'static str,
+    epoch: u64,
+}
+
+impl Message {
+    async fn travel<T: Send + 'static>(
+        self,
+        fate: Fate,
+        operation: impl FnOnce(Arc<Memory>) -> BoxFuture<'static, Result<T>> + Send + 'static,
+        applied: impl FnOnce(&Shared, &T) + Send + 'static,
+        answer: oneshot::Sender<Result<T>>,
+    ) {
+        let before = match fate {
+            Fate::Through { before, .. } | Fate::ErrorAfter { before, .. } | Fate::HangAfter(before) => before,
+            Fate::ErrorBefore(before) => {
+                self.trouble("error before");
+                self.shared.sleep(before).await;
+                let _caller_is_gone = answer.send(self.unavailable());
+                return;
+            }
+            Fate::HangBefore => return self.trouble("hang before"),
+            Fate::Late { error, apply } => {
+                self.trouble("late call");
+                self.shared.sleep(error).await;
+                let _caller_is_gone = answer.send(self.unavailable());
+                self.shared.sleep(apply).await;
+                if self.obstacle().is_none() {
+                    self.apply(operation, applied).await.ok();
+                }
+                return;
+            }
+        };
+        self.shared.sleep(before).await;
+        match self.obstacle() {
+            Some(Manner::Hangs) => return,
+            Some(Manner::Fails) => {
+                let _caller_is_gone = answer.send(self.unavailable());
+                return;
+            }
+            None => {}
+        }
+        let outcome = self.apply(operation, applied).await;
+        let (after, outcome) = match fate {
+            Fate::ErrorAfter { after, .. } => {
+                self.trouble("error after");
+                (after, self.unavailable())
+            }
+            Fate::HangAfter(_) => return self.trouble("hang after"),
+            Fate::Through { after, .. } => (after, outcome),
+            _ => (0, outcome),
+        };
+        if before + after > SLOW {
+            self.troubled();
+        }
+        self.shared.sleep(after).await;
+        let outcome = match self.obstacle() {
+            Some(Manner::Hangs) => return,
+            Some(Manner::Fails) => self.unavailable(),
+            None => outcome,
+        };
+        let _caller_is_gone = answer.send(outcome);
+    }
+
+    async fn apply<T>(
+        &self,
+        operation: impl FnOnce(Arc<Memory>) -> BoxFuture<'static, Result<T>>,
+        applied: impl FnOnce(&Shared, &T),
+    ) -> Result<T> {
+        let outcome = operation(self.shared.memory.clone()).await;
+        if let Ok(done) = &outcome {
+            applied(&self.shared, done);
+        }
+        if !QUIET.contains(&self.name) {
+            self.shared.trace(|truth| format!("{}: {}", truth.label(self.owner), self.name));
+        }
+        outcome
+    }
+
+    /// What stands in the way now; a call under way to a store that failed over is gone.
+    fn obstacle(&self) -> Option<Manner> {
+        let network = self.shared.network();
+        if network.epoch != self.epoch {
+            return Some(Manner::Fails);
+        }
+        network.obstacle(self.owner, self.name == "renew")
+    }
+
+    fn trouble(&self, fault: &'static str) {
+        self.shared.truth().report.fault(fault);
+        self.shared.trace(|truth| format!("{}: {fault} of {}", truth.label(self.owner), self.name));
+        self.troubled();
+    }
+
+    fn troubled(&self) {
+        let now = self.shared.now();
+        if let Some(boot) = self.shared.truth().boots.get_mut(&self.owner) {
+            boot.troubled_at = now;
+        }
+    }
+
+    fn unavailable<T>(&self) -> Result<T> {
+        Err(Error::Unavailable(format!("{} failed in the simulation", self.name)))
+    }
+}
+
+/// A call that took longer is a fault of its own.
+const SLOW: u64 = 20_000;
+
+/// Calls that every replica makes all the time; a history that tells them tells nothing else.
+const QUIET: [&str; 8] =
+    ["renew", "observe", "promote", "cancel_asked", "lease_index", "sweep_due", "was_settled", "verdicts"];
+
+#[async_trait]
+impl Runs for FaultyStore {
+    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+        self.call("enqueue", move |store| async move { store.enqueue(request).await }).await
+    }
+
+    async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
+        let owner = self.owner;
+        let granted = move |shared: &Shared, claimed: &Vec<Claimed>| {
+            let now = shared.now();
+            for claimed in claimed {
+                let lease = &claimed.lease;
+                let mut truth = shared.truth();
+                truth.report.attempts += 1;
+                truth.grants.entry((owner, lease.run_id, lease.attempt)).or_default().push(lease.token);
+                truth.granted_at.insert(lease.token, now);
+                drop(truth);
+                shared.trace(|truth| {
+                    let name = truth.name(lease.run_id);
+                    format!("{} is granted {name} attempt {}", truth.label(owner), lease.attempt)
+                });
+            }
+        };
+        self.call_and("claim", move |store| async move { store.claim(request).await }, granted).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
+        let shown: Vec<(Shown, everbeat_model::Outcome)> =
+            settlements.iter().map(|settlement| (settlement.shown, settlement.ending.outcome)).collect();
+        let owner = self.owner;
+        let settled = move |shared: &Shared, answers: &Vec<Settled>| {
+            for ((shown, outcome), answer) in shown.iter().zip(answers) {
+                shared.trace(|truth| {
+                    let (name, rescue) = (truth.name(shown.run_id), if shown.rescue { " (rescue)" } else { "" });
+                    let outcome = outcome.as_str();
+                    format!("{} settles {name} attempt {} {outcome}{rescue}: {answer:?}", truth.label(owner), shown.attempt)
+                });
+            }
+        };
+        self.call_and("settle", move |store| async move { store.settle(settlements).await }, settled).await
+    }
+
+    async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
+        self.call("was_settled", move |store| async move { store.was_settled(leases).await }).await
+    }
+
+    async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
+        self.call("sign", move |store| async move { store.sign(signs).await }).await
+    }
+
+    async fn cancel(&self, run: RunId) -> Result<Cancelled> {
+        let cancelled = move |shared: &Shared, answer: &Cancelled| {
+            if matches!(answer, Cancelled::Ended | Cancelled::Asked) {
+                shared.truth().cancelled.insert(run);
+            }
+        };
+        self.call_and("cancel", move |store| async move { store.cancel(run).await }, cancelled).await
+    }
+
+    async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>> {
+        self.call("cancel_asked", move |store| async move { store.cancel_asked(replica).await }).await
+    }
+
+    async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
+        let reopened = move |shared: &Shared, answer: &Reopened| {
+            if *answer == Reopened::Ready {
+                let mut truth = shared.truth();
+                *truth.reopenings.entry(run).or_default() += 1;
+                truth.cancelled.remove(&run);
+            }
+        };
+        self.call_and("reopen", move |store| async move { store.reopen(run, attempt).await }, reopened).await
+    }
+
+    async fn promote(&self, limit: usize) -> Result<Promoted> {
+        self.call("promote", move |store| async move { store.promote(limit).await }).await
+    }
+
+    async fn lease_index(&self, replica: ReplicaId, after: Option<RunId>, limit: usize) -> Result<Vec<Shown>> {
+        self.call("lease_index", move |store| async move { store.lease_index(replica, after, limit).await }).await
+    }
+
+    async fn held(&self, which: Which) -> Result<Vec<Held>> {
+        self.call("held", move |store| async move { store.held(which).await }).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>> {
+        self.call("run", move |store| async move { store.run(id).await }).await
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+        self.call("runs", move |store| async move { store.runs(filter).await }).await
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        self.call("attempts", move |store| async move { store.attempts(run).await }).await
+    }
+
+    async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
+        self.call("forget_runs", move |store| async move { store.forget_runs(keep, limit).await }).await
+    }
+}
+
+#[async_trait]
+impl Replicas for FaultyStore {
+    async fn join(&self, replica: NewReplica) -> Result<Joined> {
+        let (owner, id, now) = (self.owner, replica.id, self.shared.now());
+        let life = LifeTruth {
+            owner,
+            joined_at: now,
+            beat_at: now,
+            beat: 0,
+            over: false,
+            renewed: now,
+            looked: Look::default(),
+            burials: BTreeMap::new(),
+        };
+        {
+            let mut truth = self.shared.truth();
+            truth.lives.values_mut().filter(|life| life.owner == owner).for_each(|life| life.over = true);
+            truth.lives.entry(id).or_insert(life).over = false;
+        }
+        let joined = self.call("join", move |store| async move { store.join(replica).await }).await?;
+        // It counts as its first renewal, sent when it was sent.
+        self.mine(id, |life, _| life.renewed = now);
+        Ok(joined)
+    }
+
+    async fn renew(&self, replica: ReplicaId) -> Result<Renewal> {
+        let sent = self.shared.now();
+        let answer = self.call("renew", move |store| async move { store.renew(replica).await }).await?;
+        self.mine(replica, |life, _| match answer {
+            Renewal::Renewed { .. } => life.renewed = sent,
+            Renewal::Fenced => life.over = true,
+        });
+        if answer == Renewal::Fenced {
+            self.shared.trace(|truth| format!("{} learns that it is fenced", truth.label(self.owner)));
+        }
+        Ok(answer)
+    }
+
+    async fn replicas(&self) -> Result<Vec<Replica>> {
+        self.call("replicas", move |store| async move { store.replicas().await }).await
+    }
+
+    async fn observe(&self) -> Result<Vec<Replica>> {
+        let sent = self.shared.now();
+        let rows = self.call("observe", move |store| async move { store.observe().await }).await?;
+        let received = self.shared.now();
+        let mut truth = self.shared.truth();
+        for life in truth.lives.values_mut().filter(|life| life.owner == self.owner && !life.over) {
+            life.looked = Look { sent, received, renewed: life.renewed };
+        }
+        Ok(rows)
+    }
+
+    async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool> {
+        let id = verdict.id;
+        self.mine(verdict.judged_by, |life, _| life.burials.insert(id, life.looked));
+        self.call("bury", move |store| async move { store.bury(replica, beat, verdict).await }).await
+    }
+
+    async fn drain(&self, replica: ReplicaId) -> Result<bool> {
+        self.call("drain", move |store| async move { store.drain(replica).await }).await
+    }
+
+    async fn leave(&self, replica: ReplicaId) -> Result<()> {
+        self.call("leave", move |store| async move { store.leave(replica).await }).await
+    }
+
+    async fn forget_replicas(&self, keep: Duration) -> Result<usize> {
+        self.call("forget_replicas", move |store| async move { store.forget_replicas(keep).await }).await
+    }
+}
+
+#[async_trait]
+impl Sweeps for FaultyStore {
+    async fn sweep_due(&self, name: &str, every: Duration) -> Result<bool> {
+        let name = name.to_string();
+        self.call("sweep_due", move |store| async move { store.sweep_due(&name, every).await }).await
+    }
+}
+
+#[async_trait]
+impl Queues for FaultyStore {
+    async fn queues(&self) -> Result<Vec<Queue>> {
+        self.call("queues", move |store| async move { store.queues().await }).await
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        let queue = queue.to_string();
+        self.call("pause", move |store| async move { store.pause(&queue, paused).await }).await
+    }
+}
+
+#[async_trait]
+impl Tasks for FaultyStore {
+    async fn offer(&self, tasks: &BTreeSet<String>) -> Result<()> {
+        let tasks = tasks.clone();
+        self.call("offer", move |store| async move { store.offer(&tasks).await }).await
+    }
+
+    async fn tasks(&self) -> Result<BTreeSet<String>> {
+        self.call("tasks", move |store| async move { store.tasks().await }).await
+    }
+}
+
+#[async_trait]
+impl Verdicts for FaultyStore {
+    async fn record(&self, verdicts: Vec<Verdict>) -> Result<()> {
+        self.call("record", move |store| async move { store.record(verdicts).await }).await
+    }
+
+    async fn verdict(&self, id: VerdictId) -> Result<Option<Verdict>> {
+        self.call("verdict", move |store| async move { store.verdict(id).await }).await
+    }
+
+    async fn verdicts(&self, filter: VerdictFilter) -> Result<Vec<Verdict>> {
+        self.call("verdicts", move |store| async move { store.verdicts(filter).await }).await
+    }
+
+    async fn forget_verdicts(&self, keep: Duration, limit: usize) -> Result<usize> {
+        self.call("forget_verdicts", move |store| async move { store.forget_verdicts(keep, limit).await }).await
+    }
+}
+
+#[async_trait]
+impl Events for FaultyStore {
+    async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
+        self.call("events", move |store| async move { store.events(after, limit).await }).await
+    }
+
+    async fn last_event(&self) -> Result<u64> {
+        self.call("last_event", move |store| async move { store.last_event().await }).await
+    }
+
+    async fn trim_events(&self, keep: u64) -> Result<usize> {
+        self.call("trim_events", move |store| async move { store.trim_events(keep).await }).await
+    }
+}
+
+#[async_trait]
+impl Audits for FaultyStore {
+    async fn audit(&self) -> Result<Audit> {
+        self.call("audit", move |store| async move { store.audit().await }).await
+    }
+}
+
+impl Wakes for FaultyStore {
+    fn wake(&self) {
+        for receiver in self.wakes.all() {
+            let arrivals = self.shared.network().wake();
+            match arrivals.len() {
+                0 => self.shared.truth().report.fault("wake lost"),
+                2 => self.shared.truth().report.fault("wake doubled"),
+                _ => {}
+            }
+            for after in arrivals {
+                let (receiver, shared) = (receiver.clone(), self.shared.clone());
+                let hint = async move {
+                    shared.sleep(after).await;
+                    receiver.send_modify(|wakes| *wakes += 1);
+                };
+                self.shared.executor.spawn(WORLD, "wake", hint.boxed());
+            }
+        }
+    }
+
+    fn wakes(&self) -> WakeSignal {
+        WakeSignal::new(self.wakes.of(self.owner).subscribe())
+    }
+}

@@ -1,0 +1,161 @@
+//! The work itself: a script that sleeps, beats, checkpoints, fails or panics, and whose result says
+//! from outside who produced it.
+
+use crate::executor::Owner;
+use crate::shared::Shared;
+use crate::truth::Performance;
+use async_trait::async_trait;
+use everbeat_engine::{Beat, Ctx, Failure, Handler, Stop};
+use everbeat_model::{Json, RunId};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Script {
+    pub steps_ms: Vec<u64>,
+    /// Beats by hand after every step.
+    pub beats: bool,
+    /// Promises silence with every beat.
+    pub promises_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
+    pub progresses: bool,
+    pub stall_ms: Option<u64>,
+    pub checkpoints: bool,
+    /// Attempts up to this one fail.
+    pub fails_until: u32,
+    pub panics_until: u32,
+    pub fails_for_good: bool,
+    /// Sleeps without listening: it has to be killed.
+    pub stubborn: bool,
+    pub stops: bool,
+}
+
+/// What a stored result must say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Product {
+    pub run: RunId,
+    pub attempt: u32,
+    pub owner: Owner,
+    pub nonce: u64,
+}
+
+pub struct Work {
+    pub shared: Arc<Shared>,
+    pub owner: Owner,
+}
+
+#[async_trait]
+impl Handler for Work {
+    async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
+        let script: Script = input.read().map_err(|error| Failure::permanent(error.to_string()))?;
+        let performing = Performing::begin(self, &ctx, &script);
+        let (run, attempt) = (ctx.run_id(), ctx.attempt());
+        let resumed: u64 = ctx.resume().unwrap_or(0);
+        self.check_resumed(run, resumed);
+        let remaining = script.steps_ms.iter().enumerate().skip(resumed as usize);
+        for (place, millis) in remaining {
+            let span = Duration::from_millis(*millis);
+            if script.stubborn {
+                self.shared.sleep(millis * 1000).await;
+            } else {
+                ctx.sleep(span).await.map_err(stopped)?;
+            }
+            self.signs(&ctx, &script, place as u64).map_err(stopped)?;
+            if script.checkpoints {
+                let reached = place as u64 + 1;
+                let epoch = self.shared.network().epoch;
+                ctx.checkpoint(&reached).await.map_err(stopped)?;
+                // What a failover in between may have taken back is not promised.
+                if self.shared.network().epoch == epoch {
+                    let mut truth = self.shared.truth();
+                    let known = truth.checkpoints.entry(run).or_default();
+                    *known = reached.max(*known);
+                }
+            }
+        }
+        if attempt <= script.panics_until {
+            // Not `panic!`: the hook would print thousands of them.
+            std::panic::resume_unwind(Box::new("planned"));
+        }
+        if attempt <= script.fails_until {
+            return Err(Failure { message: "planned".to_string(), permanent: script.fails_for_good });
+        }
+        let product = Product { run, attempt, owner: self.owner, nonce: performing.nonce };
+        Ok(Json::of(&product))
+    }
+}
+
+impl Work {
+    fn signs(&self, ctx: &Ctx, script: &Script, done: u64) -> Result<(), Stop> {
+        if !script.beats && !script.progresses {
+            return ctx.check();
+        }
+        let promised = script.promises_ms.map(Duration::from_millis);
+        let beat = Beat { done: script.progresses.then_some(done), next_within: promised, ..Beat::default() };
+        ctx.heartbeat(beat)?;
+        let (now, key) = (self.shared.now(), (ctx.run_id(), ctx.attempt()));
+        let mut truth = self.shared.truth();
+        if let Some(timeout) = script.timeout_ms {
+            truth.not_silent_before.insert(key, now + timeout.max(script.promises_ms.unwrap_or(0)) * 1000);
+        }
+        if let Some(stall) = script.stall_ms {
+            truth.not_stalled_before.insert(key, now + stall * 1000);
+        }
+        Ok(())
+    }
+
+    /// A checkpoint is acknowledged after its commit, so the next attempt must see it.
+    fn check_resumed(&self, run: RunId, resumed: u64) {
+        let mut truth = self.shared.truth();
+        let known = truth.checkpoints.get(&run).copied().unwrap_or_default();
+        if resumed < known {
+            let name = truth.name(run);
+            truth.violate("G1", format!("{name} resumes at {resumed}, yet checkpoint {known} was acknowledged"));
+        }
+    }
+}
+
+fn stopped(stop: Stop) -> Failure {
+    Failure::new(stop.to_string())
+}
+
+/// Stands in the truth for as long as the handler's future exists, however it ends.
+struct Performing {
+    shared: Arc<Shared>,
+    nonce: u64,
+}
+
+impl Performing {
+    fn begin(work: &Work, ctx: &Ctx, script: &Script) -> Performing {
+        let (shared, owner) = (work.shared.clone(), work.owner);
+        let (run, attempt, started) = (ctx.run_id(), ctx.attempt(), shared.now());
+        let queue = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.queue.clone()));
+        let mut truth = shared.truth();
+        truth.last_nonce += 1;
+        let nonce = truth.last_nonce;
+        let performance =
+            Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops: script.stops, started };
+        truth.performing.insert(nonce, performance);
+        truth.performing_changed = true;
+        truth.performers.insert(nonce, (owner, run, attempt));
+        drop(truth);
+        shared.trace(|truth| {
+            let name = truth.name(run);
+            format!("{} begins {name} attempt {attempt}", truth.label(owner))
+        });
+        Performing { shared, nonce }
+    }
+}
+
+impl Drop for Performing {
+    fn drop(&mut self) {
+        let ended = self.shared.truth().performing.remove(&self.nonce);
+        if let Some(performance) = ended {
+            self.shared.trace(|truth| {
+                let name = truth.name(performance.run);
+                format!("{} is done with {name} attempt {}", truth.label(performance.owner), performance.attempt)
+            });
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The way between replicas and the store: what is slow, cut, lost or late on it, by chance per call
+//! and by order of the fault driver.
+
+use crate::executor::Owner;
+use crate::rng::Rng;
+use std::collections::BTreeMap;
+
+/// How a call that cannot get through looks to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    Fails,
+    Hangs,
+}
+
+/// Faults that chance deals out call by call, as shares of all calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    pub error_before: f64,
+    pub error_after: f64,
+    pub hang_before: f64,
+    pub hang_after: f64,
+    pub slow: f64,
+    /// The caller sees an error, and the call takes effect later all the same.
+    pub late: f64,
+    pub wake_lost: f64,
+    pub wake_doubled: f64,
+}
+
+pub struct Network {
+    pub rng: Rng,
+    pub rates: Rates,
+    /// Replicas cut off from the store, one by one.
+    pub cut: BTreeMap<Owner, Manner>,
+    /// Nobody reaches the store.
+    pub outage: Option<Manner>,
+    /// Renewals fail for everybody, and everything else works.
+    pub renewals: Option<Manner>,
+    /// Rises when the store fails over: what was under way to the old one is gone.
+    pub epoch: u64,
+    /// Replicas pushed about by the driver: their calls are slow more often.
+    pub slow_owner: Option<Owner>,
+}
+
+/// What will become of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Through { before: u64, after: u64 },
+    ErrorBefore(u64),
+    ErrorAfter { before: u64, after: u64 },
+    HangBefore,
+    HangAfter(u64),
+    Late { error: u64, apply: u64 },
+}
+
+impl Network {
+    pub fn new(seed: u64, rates: Rates) -> Network {
+        Network {
+            rng: Rng::new(seed, 3),
+            rates,
+            cut: BTreeMap::new(),
+            outage: None,
+            renewals: None,
+            epoch: 0,
+            slow_owner: None,
+        }
+    }
+
+    pub fn fate(&mut self, owner: Owner) -> Fate {
+        let rates = self.rates;
+        let slow = if self.slow_owner == Some(owner) { 0.5 } else { rates.slow };
+        let rng = &mut self.rng;
+        let before = latency(rng, slow);
+        let after = if rng.chance(0.5) { 0 } else { latency(rng, slow) };
+        if rng.chance(rates.error_before) {
+            Fate::ErrorBefore(before)
+        } else if rng.chance(rates.error_after) {
+            Fate::ErrorAfter { before, after }
+        } else if rng.chance(rates.hang_before) {
+            Fate::HangBefore
+        } else if rng.chance(rates.hang_after) {
+            Fate::HangAfter(before)
+        } else if rng.chance(rates.late) {
+            Fate::Late { error: before, apply: rng.between(50_000, 3_000_000) }
+        } else {
+            Fate::Through { before, after }
+        }
+    }
+
+    /// What stands in the way of a message between this replica and the store just now.
+    pub fn obstacle(&self, owner: Owner, renewal: bool) -> Option<Manner> {
+        self.cut.get(&owner).copied().or(self.outage).or(if renewal { self.renewals } else { None })
+    }
+
+    /// How often a wake reaches its receiver, each time after how long.
+    pub fn wake(&mut self) -> Vec<u64> {
+        if self.rng.chance(self.rates.wake_lost) {
+            return Vec::new();
+        }
+        let times = if self.rng.chance(self.rates.wake_doubled) { 2 } else { 1 };
+        (0..times).map(|_| self.rng.between(100, 20_000)).collect()
+    }
+}
+
+/// Mostly about a millisecond; slow ones up to well beyond every limit of the engine.
+fn latency(rng: &mut Rng, slow: f64) -> u64 {
+    if rng.chance(slow) { rng.between(20_000, 900_000) } else { rng.between(100, 3_000) }
+}

@@ -1,0 +1,94 @@
+//! What one seed's world is like. Each seed turns on its own random subset of faults with its own
+//! intensities, so that rare combinations are not drowned by frequent ones.
+
+use crate::network::Rates;
+use crate::rng::Rng;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Crash,
+    Freeze,
+    FreezeSeveral,
+    Partition,
+    Outage,
+    RenewalsFail,
+    Failover,
+    HostClock,
+    StoreClock,
+    SlowReplica,
+    Drain,
+    PauseQueue,
+}
+
+const ALL: [Fault; 12] = [
+    Fault::Crash,
+    Fault::Freeze,
+    Fault::FreezeSeveral,
+    Fault::Partition,
+    Fault::Outage,
+    Fault::RenewalsFail,
+    Fault::Failover,
+    Fault::HostClock,
+    Fault::StoreClock,
+    Fault::SlowReplica,
+    Fault::Drain,
+    Fault::PauseQueue,
+];
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub hosts: usize,
+    pub slots: usize,
+    /// Whether replicas of a host know each other's kernel locks.
+    pub locks: bool,
+    pub rates: Rates,
+    pub faults: Vec<Fault>,
+    /// The mean pause between two faults, in microseconds.
+    pub pause: u64,
+    /// How long things break before they are healed.
+    pub trouble: u64,
+    pub submissions: u64,
+    pub commands: u64,
+    /// Hints stay unreliable after the healing, when nothing else does.
+    pub wakes_stay_lossy: bool,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed, 1);
+        let rng = &mut rng;
+        let mut faults: Vec<Fault> = ALL.into_iter().filter(|_| rng.chance(0.4)).collect();
+        if faults.is_empty() {
+            faults.push(*rng.pick(&ALL));
+        }
+        // One of them much more often than the others, so that it also meets itself.
+        let favourite = *rng.pick(&faults);
+        faults.extend(std::iter::repeat_n(favourite, rng.below(4) as usize));
+        let rates = Rates {
+            error_before: rate(rng, 0.1),
+            error_after: rate(rng, 0.1),
+            hang_before: rate(rng, 0.04),
+            hang_after: rate(rng, 0.04),
+            slow: rate(rng, 0.08),
+            late: rate(rng, 0.06),
+            wake_lost: *rng.pick(&[0.0, 0.3, 1.0]),
+            wake_doubled: rate(rng, 0.3),
+        };
+        Plan {
+            hosts: rng.between(2, 5) as usize,
+            slots: rng.between(2, 5) as usize,
+            locks: rng.chance(0.5),
+            rates,
+            faults,
+            pause: rng.between(150_000, 1_200_000),
+            trouble: rng.between(3_000_000, 9_000_000),
+            submissions: rng.between(8, 24),
+            commands: rng.below(8),
+            wakes_stay_lossy: rng.chance(0.5),
+        }
+    }
+}
+
+fn rate(rng: &mut Rng, most: f64) -> f64 {
+    if rng.chance(0.4) { most * rng.between(1, 10) as f64 / 10.0 } else { 0.0 }
+}

@@ -1,0 +1,189 @@
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What happened in one world, or in many: enough to see that a pass was not a pass by doing nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    pub seeds: u64,
+    pub steps: u64,
+    pub simulated_ms: u64,
+    pub store_calls: u64,
+    /// Times that the whole stored state was checked after a change.
+    pub checks: u64,
+    /// How often each fault fired.
+    pub faults: BTreeMap<&'static str, u64>,
+    pub submitted: u64,
+    /// Submissions whose answer never came, or was an error.
+    pub unacknowledged: u64,
+    pub attempts: u64,
+    pub succeeded: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub reopened: u64,
+    /// Lost attempts whose run went on elsewhere.
+    pub taken_over: u64,
+    pub released: u64,
+    /// Verdicts that a late write counted for nothing.
+    pub fenced: u64,
+    /// Accepted runs that a lossy failover took.
+    pub lost_to_failover: u64,
+    /// Verdicts by judgement and reason.
+    pub verdicts: BTreeMap<String, u64>,
+    /// The fingerprint of the whole history.
+    pub history: u64,
+}
+
+impl Report {
+    pub fn fault(&mut self, name: &'static str) {
+        *self.faults.entry(name).or_default() += 1;
+    }
+
+    pub fn finished(&self) -> u64 {
+        self.succeeded + self.failed + self.cancelled
+    }
+
+    pub fn add(&mut self, other: &Report) {
+        self.seeds += other.seeds;
+        self.steps += other.steps;
+        self.simulated_ms += other.simulated_ms;
+        self.store_calls += other.store_calls;
+        self.checks += other.checks;
+        self.submitted += other.submitted;
+        self.unacknowledged += other.unacknowledged;
+        self.attempts += other.attempts;
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
+        self.reopened += other.reopened;
+        self.taken_over += other.taken_over;
+        self.released += other.released;
+        self.fenced += other.fenced;
+        self.lost_to_failover += other.lost_to_failover;
+        self.history = crate::rng::mix(self.history ^ other.history);
+        other.faults.iter().for_each(|(name, times)| *self.faults.entry(name).or_default() += times);
+        other.verdicts.iter().for_each(|(name, times)| *self.verdicts.entry(name.clone()).or_default() += times);
+    }
+
+    /// What is too rare in this report for its pass to mean anything.
+    pub fn too_little(&self) -> Vec<String> {
+        let seeds = self.seeds;
+        let mut wanting = Vec::new();
+        let mut least = |name: &str, is: u64, share: f64| {
+            let wanted = (seeds as f64 * share) as u64;
+            if is < wanted {
+                wanting.push(format!("{name}: {is}, at least {wanted} are wanted"));
+            }
+        };
+        least("submitted", self.submitted, 10.0);
+        least("finished", self.finished(), 10.0);
+        least("succeeded", self.succeeded, 5.0);
+        least("failed", self.failed, 0.3);
+        least("cancelled", self.cancelled, 0.2);
+        least("taken over", self.taken_over, 0.5);
+        least("fenced", self.fenced, 0.2);
+        least("released", self.released, 0.2);
+        least("reopened", self.reopened, 0.1);
+        for fault in FAULTS {
+            least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
+        }
+        for reason in REASONS {
+            least(reason, self.verdicts.get(reason).copied().unwrap_or_default(), 0.02);
+        }
+        wanting
+    }
+}
+
+/// Every fault there is; each must have fired.
+pub const FAULTS: [&str; 20] = [
+    "crash",
+    "freeze",
+    "freeze of several",
+    "partition",
+    "outage",
+    "renewals fail for all",
+    "failover that loses commits",
+    "wall clock of a host jumps",
+    "wall clock of the store jumps",
+    "slow replica",
+    "drain",
+    "pause of a queue",
+    "error before",
+    "error after",
+    "hang before",
+    "hang after",
+    "late call",
+    "wake lost",
+    "wake doubled",
+    "restart",
+];
+
+/// Verdicts that must have been passed.
+const REASONS: [&str; 7] = [
+    "lost replica_silent",
+    "lost lock_released",
+    "lost isolated",
+    "lost attempt_silent",
+    "timed_out deadline",
+    "stalled no_progress",
+    "fenced late_result",
+];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds, {} steps, {:.1} simulated minutes, {} store calls, {} checks",
+            self.seeds,
+            self.steps,
+            self.simulated_ms as f64 / 60_000.0,
+            self.store_calls,
+            self.checks
+        )?;
+        writeln!(
+            f,
+            "runs: {} submitted ({} unacknowledged), {} succeeded, {} failed, {} cancelled, {} reopened, {} lost to failover",
+            self.submitted,
+            self.unacknowledged,
+            self.succeeded,
+            self.failed,
+            self.cancelled,
+            self.reopened,
+            self.lost_to_failover
+        )?;
+        writeln!(
+            f,
+            "attempts: {}, of which {} taken over, {} released, {} fenced",
+            self.attempts, self.taken_over, self.released, self.fenced
+        )?;
+        let list = |counts: Vec<String>| counts.join(", ");
+        writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
+        write!(
+            f,
+            "verdicts: {}",
+            list(self.verdicts.iter().map(|(name, times)| format!("{name} {times}")).collect())
+        )
+    }
+}
+
+/// A guarantee that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    pub seed: u64,
+    pub guarantee: String,
+    pub detail: String,
+    pub at_ms: u64,
+    /// The last lines of the history.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.trace.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        write!(
+            f,
+            "seed {} breaks {} at {} ms: {}\nreplay it with: cargo run -p everbeat-sim --example sim -- --seed {}",
+            self.seed, self.guarantee, self.at_ms, self.detail, self.seed
+        )
+    }
+}

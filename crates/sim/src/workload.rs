@@ -1,0 +1,101 @@
+//! What clients ask for: runs of every policy, cancels and retries midway, paused queues.
+
+use crate::handler::Script;
+use crate::rng::Rng;
+use everbeat_engine::Submit;
+use everbeat_model::policy::Backoff;
+use everbeat_model::{Json, Policy, StoreTime};
+use everbeat_store::Idempotency;
+use serde_json::json;
+use std::time::Duration;
+
+pub const TASKS: [&str; 2] = ["alpha", "beta"];
+pub const QUEUES: [&str; 3] = ["default", "other", "narrow"];
+/// The queue of which each replica performs at most `NARROW` at once.
+pub const NARROW_QUEUE: &str = "narrow";
+pub const NARROW: usize = 1;
+
+/// What a run's own policy is laid over.
+pub fn base_policy() -> Policy {
+    Policy {
+        heartbeat_interval: Duration::from_millis(200),
+        heartbeat_timeout: Some(Duration::from_millis(1000)),
+        max_attempts: 4,
+        backoff: Backoff {
+            initial: Duration::from_millis(50),
+            factor: 2.0,
+            max: Duration::from_millis(400),
+            jitter: 0.2,
+        },
+        cancel_grace: Duration::from_millis(200),
+        ..Policy::BASELINE
+    }
+}
+
+/// One submission. `serial` makes keys that sometimes repeat.
+pub fn submission(rng: &mut Rng, serial: u64, store_now: StoreTime) -> (Submit, Option<Idempotency>) {
+    let (policy, mut script) = flavour(rng);
+    if rng.chance(0.15) {
+        script.fails_until = rng.between(1, 6) as u32;
+    }
+    if rng.chance(0.07) {
+        script.panics_until = rng.between(1, 2) as u32;
+    }
+    script.fails_for_good = rng.chance(0.05);
+    script.checkpoints |= rng.chance(0.3);
+    script.stops = policy.get("when_isolated").is_some();
+    let submit = Submit {
+        queue: rng.pick(&QUEUES).to_string(),
+        priority: rng.below(5) as i16 - 2,
+        run_at: rng.chance(0.15).then(|| store_now.plus(Duration::from_millis(rng.between(10, 1500)))),
+        unique_key: rng.chance(0.15).then(|| format!("unique {}", serial % 3)),
+        policy: Some(policy),
+        ..Submit::new(*rng.pick(&TASKS), Json::of(&script))
+    };
+    // The same key goes with the same request only: a repetition of another one is refused.
+    let idempotency =
+        rng.chance(0.3).then(|| Idempotency { key: format!("key {serial}"), fingerprint: format!("{serial}") });
+    (submit, idempotency)
+}
+
+fn flavour(rng: &mut Rng) -> (serde_json::Value, Script) {
+    let mut script = Script { steps_ms: steps(rng, 600), ..Script::default() };
+    let policy = match rng.below(10) {
+        0 => json!({ "on_lost": "fail" }),
+        1 | 2 => json!({ "when_isolated": "stop" }),
+        3 => {
+            script.steps_ms = steps(rng, 2500);
+            script.stubborn = rng.chance(0.3);
+            json!({ "deadline": "900ms", "max_attempts": 2 })
+        }
+        4 => {
+            script.progresses = rng.chance(0.7);
+            script.stall_ms = Some(700);
+            script.steps_ms = steps(rng, 1000);
+            json!({ "stall_timeout": "700ms", "max_attempts": 3 })
+        }
+        5 => {
+            script.beats = true;
+            script.promises_ms = rng.chance(0.5).then_some(1500);
+            script.timeout_ms = Some(600);
+            script.steps_ms = steps(rng, 900);
+            json!({ "heartbeat": "manual", "heartbeat_timeout": "600ms", "heartbeat_interval": "200ms" })
+        }
+        6 => {
+            script.steps_ms = steps(rng, 1200);
+            script.stubborn = rng.chance(0.3);
+            json!({ "when_isolated": "stop", "deadline": "700ms", "max_attempts": 3 })
+        }
+        7 => {
+            script.steps_ms = vec![rng.between(1500, 4000)];
+            json!({})
+        }
+        8 => json!({ "heartbeat_timeout": "off", "max_attempts": 2 }),
+        _ => json!({}),
+    };
+    (policy, script)
+}
+
+fn steps(rng: &mut Rng, longest_ms: u64) -> Vec<u64> {
+    (0..rng.between(1, 3)).map(|_| rng.between(1, longest_ms)).collect()
+}

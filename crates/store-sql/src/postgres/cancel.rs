@@ -1,0 +1,47 @@
+use super::link::Link;
+use super::sql::{append_event, now};
+use everbeat_model::RunId;
+use everbeat_model::event::line;
+use everbeat_store::{Cancelled, Error, Result};
+
+/// A run may move between the snapshot and the write; then it is looked for again.
+const LOOKS: usize = 20;
+
+const CANCEL: &str = concat!(
+    "with ",
+    now!(),
+    ", lane as materialized (select id, queue, task, -priority as rank, unique_key from run where id = $1), \
+     asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
+       where l.run_id = $1 returning 1), \
+     unready as (delete from ready r using lane \
+       where r.queue = lane.queue and r.task = lane.task and r.rank = lane.rank and r.run_id = lane.id \
+       returning r.attempt, r.tries, r.losses), \
+     unscheduled as (delete from scheduled s where s.run_id = $1 returning s.attempt, s.tries, s.losses), \
+     waited as materialized (select * from unready union all select * from unscheduled), \
+     ended as (insert into done (run_id, state, finished_at, attempt, tries, losses) \
+       select $1, 'cancelled', t.now, w.attempt, w.tries, w.losses from waited w, t returning 1), \
+     freed as (delete from unique_key k using lane, waited where k.key = lane.unique_key and k.run_id = lane.id), \
+     logged as (",
+    append_event!(),
+    "t.now, $2 from waited, t) \
+     select case when not exists (select 1 from lane) then 'not_found' \
+       when exists (select 1 from ended) then 'ended' \
+       when exists (select 1 from asked) then 'asked' \
+       when exists (select 1 from done where run_id = $1) then 'finished' \
+       else 'moved' end"
+);
+
+pub(super) async fn cancel(link: &Link, run: RunId) -> Result<Cancelled> {
+    let event = line("run.cancelled", &run.to_string(), None, None);
+    for _ in 0..LOOKS {
+        let rows = link.query(CANCEL, &[&run.0, &event]).await?;
+        match rows.first().map(|row| row.get::<_, &str>(0)) {
+            Some("not_found") => return Ok(Cancelled::NotFound),
+            Some("ended") => return Ok(Cancelled::Ended),
+            Some("asked") => return Ok(Cancelled::Asked),
+            Some("finished") => return Ok(Cancelled::AlreadyFinished),
+            _ => {}
+        }
+    }
+    Err(Error::Bug(format!("run {run} is in none of scheduled, ready, running and finished")))
+}

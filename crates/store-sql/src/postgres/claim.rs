@@ -1,0 +1,184 @@
+//! Claims. The lanes (queue, task) are walked through the key of `ready`, from each the first are
+//! locked, passing over what another server has locked, and the best of all are taken.
+
+use super::fault::{Fault, Outcome};
+use super::link::{Link, TRIES};
+use super::sql::now;
+use super::transaction::Exclusive;
+use crate::decode::{Policies, SpecCells, readable, standing};
+use crate::encode::limit;
+use crate::pick::{Candidate, Lane, pick};
+use everbeat_model::lease::Lease;
+use everbeat_model::run::Claimed;
+use everbeat_model::{Json, ReplicaId, RunId, StoreTime, Token};
+use everbeat_store::{Claim, Result};
+use std::cmp::Reverse;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+/// Up to the locked candidates: `$1` replica, `$2` limit, `$3` and `$4` tasks and their room.
+macro_rules! locked {
+    () => {
+        concat!(
+            "with recursive ",
+            now!(),
+            ", lane as (\
+               (select queue, task from ready order by queue, task limit 1) \
+               union all \
+               select n.queue, n.task from lane l cross join lateral (\
+                 select r.queue, r.task from ready r where (r.queue, r.task) > (l.queue, l.task) \
+                 order by r.queue, r.task limit 1) n), \
+             offered as materialized (select * from unnest($3::text[], $4::bigint[]) as o(task, free)), \
+             open as materialized (\
+               select l.queue, l.task, o.free from lane l join offered o on o.task = l.task \
+               where o.free > 0 \
+                 and not exists (select 1 from queue q where q.name = l.queue and q.paused) \
+                 and exists (select 1 from replica p where p.id = $1 and p.state = 'active')), \
+             locked as materialized (\
+               select c.*, o.free from open o cross join lateral (\
+                 select r.ctid as at, r.queue, r.task, r.rank, r.run_id from ready r \
+                 where r.queue = o.queue and r.task = o.task order by r.rank, r.run_id \
+                 limit least(o.free, $2) for update skip locked) c)"
+        )
+    };
+}
+
+/// From the rows taken out of `ready`, which are called `gone`.
+macro_rules! leased {
+    () => {
+        ", leased as (insert into lease (run_id, replica_id, attempt, tries, losses, token, granted_at, \
+             last_heartbeat_at) \
+           select g.run_id, $1, g.attempt + 1, g.tries, g.losses, gen_random_uuid(), t.now, t.now from gone g, t \
+           returning run_id, attempt, tries, losses, token, granted_at) \
+         select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, \
+           r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, s.checkpoint \
+         from leased l join run r on r.id = l.run_id left join run_sign s on s.run_id = l.run_id"
+    };
+}
+
+/// With limits on tasks only: among what is locked, the nth of a task is in if the task has room for n.
+/// A locked row cannot move, so it is deleted by its place.
+const CLAIM: &str = concat!(
+    locked!(),
+    ", picked as materialized (select at from (\
+         select at, rank, run_id, free, row_number() over (partition by task order by rank, run_id) as nth \
+         from locked) l where nth <= free order by rank, run_id limit $2), \
+     gone as (delete from ready r using picked p where r.ctid = p.at \
+       returning r.run_id, r.attempt, r.tries, r.losses)",
+    leased!()
+);
+
+const CANDIDATES: &str = concat!(locked!(), " select queue, task, rank, run_id from locked");
+
+const TAKE: &str = concat!(
+    "with ",
+    now!(),
+    ", picked as materialized (select * from unnest($2::text[], $3::text[], $4::int[], $5::uuid[]) \
+       as p(queue, task, rank, run_id)), \
+     gone as (delete from ready r using picked p \
+       where r.queue = p.queue and r.task = p.task and r.rank = p.rank and r.run_id = p.run_id \
+       returning r.run_id, r.attempt, r.tries, r.losses)",
+    leased!()
+);
+
+pub(super) async fn claim(link: &Link, exclusive: &Exclusive, request: &Claim) -> Result<Vec<Claimed>> {
+    if request.limit == 0 || request.tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tasks: Vec<&str> = request.tasks.keys().map(String::as_str).collect();
+    let free: Vec<i64> = request.tasks.values().map(|free| limit(*free)).collect();
+    let rows = if request.queues.is_empty() {
+        link.query(CLAIM, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?
+    } else {
+        claim_with_queues(exclusive, request, &tasks, &free).await?
+    };
+    let mut policies = Policies::default();
+    let mut claimed = readable(rows.iter().map(|row| claimed_row(row, request.replica, &mut policies)));
+    claimed.sort_by_key(|claimed| (Reverse(claimed.spec.priority), claimed.lease.run_id));
+    Ok(claimed)
+}
+
+/// Limits on tasks and on queues together depend on each other, candidate by candidate, so they are
+/// applied here, to what is locked.
+async fn claim_with_queues(
+    exclusive: &Exclusive,
+    request: &Claim,
+    tasks: &[&str],
+    free: &[i64],
+) -> Outcome<Vec<Row>> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match try_claim_with_queues(exclusive, request, tasks, free).await {
+            Err(Fault::Again(_)) if tries < TRIES => {}
+            answer => return answer,
+        }
+    }
+}
+
+async fn try_claim_with_queues(
+    exclusive: &Exclusive,
+    request: &Claim,
+    tasks: &[&str],
+    free: &[i64],
+) -> Outcome<Vec<Row>> {
+    let transaction = exclusive.begin().await?;
+    let found =
+        transaction.query(CANDIDATES, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?;
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut candidates = Vec::with_capacity(found.len());
+    for row in &found {
+        let (queue, task): (&str, &str) = (row.get(0), row.get(1));
+        if !lanes.last().is_some_and(|lane| lane.queue == queue && lane.task == task) {
+            lanes.push(Lane { queue: queue.to_string(), task: task.to_string() });
+        }
+        candidates.push(Candidate { rank: row.get(2), run_id: row.get(3), lane: lanes.len() - 1 });
+    }
+    let picked = pick(candidates, &lanes, &request.tasks, &request.queues, request.limit);
+    if picked.is_empty() {
+        transaction.rollback().await?;
+        return Ok(Vec::new());
+    }
+    let queue: Vec<&str> = picked.iter().map(|picked| lanes[picked.lane].queue.as_str()).collect();
+    let task: Vec<&str> = picked.iter().map(|picked| lanes[picked.lane].task.as_str()).collect();
+    let rank: Vec<i32> = picked.iter().map(|picked| picked.rank).collect();
+    let run_id: Vec<Uuid> = picked.iter().map(|picked| picked.run_id).collect();
+    let rows = transaction.query(TAKE, &[&request.replica.0, &queue, &task, &rank, &run_id]).await?;
+    transaction.commit().await?;
+    Ok(rows)
+}
+
+/// A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
+fn claimed_row(row: &Row, replica: ReplicaId, policies: &mut Policies) -> Result<Claimed> {
+    let standing = standing(int_at(row, 1), int_at(row, 2), int_at(row, 3));
+    let run_id: Uuid = row.get(0);
+    Ok(Claimed {
+        lease: Lease {
+            run_id: RunId(run_id),
+            attempt: standing.attempt,
+            token: Token(row.get(4)),
+            replica_id: replica,
+            granted_at: StoreTime(row.get(5)),
+        },
+        spec: spec_cells(row, 6).read(run_id, policies)?,
+        standing,
+        checkpoint: row.get::<_, Option<String>>(13).map(Json::stored),
+    })
+}
+
+/// Reads the seven columns of a spec that begin at `first`.
+pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
+    SpecCells {
+        kind: row.get(first),
+        task: row.get(first + 1),
+        queue: row.get(first + 2),
+        priority: i16::try_from(row.get::<_, i32>(first + 3)).unwrap_or(0),
+        input: row.get(first + 4),
+        policy: row.get(first + 5),
+        unique_key: row.get(first + 6),
+    }
+}
+
+pub(super) fn int_at(row: &Row, column: usize) -> i64 {
+    i64::from(row.get::<_, i32>(column))
+}

@@ -1,0 +1,24 @@
+use super::link::Link;
+use super::sql::now;
+use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
+use everbeat_store::Result;
+use std::time::Duration;
+
+/// What `done` gives up is forgotten elsewhere too; a run that is being reopened is not given up.
+const FORGET: &str = concat!(
+    "with ",
+    now!(),
+    ", old as materialized (select d.run_id from done d where d.finished_at < (select now from t) - $1 \
+       order by d.run_id limit $2), \
+     gone as (delete from done d using old where d.run_id = old.run_id returning d.run_id), \
+     runs as (delete from run r using gone where r.id = gone.run_id), \
+     signs as (delete from run_sign s using gone where s.run_id = gone.run_id), \
+     attempts as (delete from attempt a using gone where a.run_id = gone.run_id), \
+     keys as (delete from idempotency i using t where i.created_at < t.now - $3) \
+     select count(*) from gone"
+);
+
+pub(super) async fn forget_runs(link: &Link, keep: Duration, most: usize) -> Result<usize> {
+    let rows = link.query(FORGET, &[&micros(keep), &limit(most), &IDEMPOTENCY_KEEP_US]).await?;
+    Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
+}

@@ -1,0 +1,92 @@
+use super::claim::{int_at, spec_cells};
+use super::link::Link;
+use super::replicas::replica_cells;
+use crate::columns::{HELD_COLUMNS, REPLICA_COLUMNS};
+use crate::decode::{HeldCells, Policies, count, readable};
+use crate::encode::limit;
+use everbeat_model::lease::Shown;
+use everbeat_model::{ReplicaId, RunId, Token};
+use everbeat_store::{Held, Result, Which};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+const WAS_SETTLED: &str = "\
+    select exists (select 1 from done d where d.run_id = g.run_id and d.token = g.token) \
+      or exists (select 1 from attempt a where a.run_id = g.run_id and a.token = g.token) \
+    from unnest($1::uuid[], $2::uuid[]) with ordinality as g(run_id, token, nth) order by g.nth";
+
+pub(super) async fn was_settled(link: &Link, leases: &[(RunId, Token)]) -> Result<Vec<bool>> {
+    let run_id: Vec<Uuid> = leases.iter().map(|(run, _)| run.0).collect();
+    let token: Vec<Uuid> = leases.iter().map(|(_, token)| token.0).collect();
+    let rows = link.query(WAS_SETTLED, &[&run_id, &token]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+pub(super) async fn cancel_asked(link: &Link, replica: ReplicaId) -> Result<Vec<Shown>> {
+    let sql = "select run_id, attempt, token from lease \
+               where replica_id = $1 and cancel_requested_at is not null order by run_id";
+    let rows = link.query(sql, &[&replica.0]).await?;
+    Ok(rows.iter().map(shown).collect())
+}
+
+pub(super) async fn lease_index(
+    link: &Link,
+    replica: ReplicaId,
+    after: Option<RunId>,
+    most: usize,
+) -> Result<Vec<Shown>> {
+    let sql = "select run_id, attempt, token from lease \
+               where replica_id = $1 and ($2::uuid is null or run_id > $2) order by run_id limit $3";
+    let rows = link.query(sql, &[&replica.0, &after.map(|after| after.0), &limit(most)]).await?;
+    Ok(rows.iter().map(shown).collect())
+}
+
+fn shown(row: &Row) -> Shown {
+    Shown {
+        run_id: RunId(row.get(0)),
+        attempt: count(int_at(row, 1)),
+        token: Token(row.get(2)),
+        rescue: false,
+    }
+}
+
+pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
+    let columns = format!("{HELD_COLUMNS}, {REPLICA_COLUMNS}, 0::bigint");
+    let joins = "join run r on r.id = l.run_id left join replica p on p.id = l.replica_id";
+    let rows = match which {
+        Which::Orphaned(most) => {
+            let sql = format!(
+                "select {columns} from lease l {joins} \
+                 where p.state is null or p.state not in ('active', 'draining') order by l.run_id limit $1"
+            );
+            link.query(&sql, &[&limit(*most)]).await?
+        }
+        Which::Of(runs) => {
+            let sql = format!(
+                "select {columns} from unnest($1::uuid[]) with ordinality as g(run_id, nth) \
+                 join lease l on l.run_id = g.run_id {joins} order by g.nth"
+            );
+            let runs: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+            link.query(&sql, &[&runs]).await?
+        }
+    };
+    let mut policies = Policies::default();
+    Ok(readable(rows.iter().map(|row| held_cells(row).read(&mut policies))))
+}
+
+fn held_cells(row: &Row) -> HeldCells {
+    const OWNER: usize = 16;
+    HeldCells {
+        run_id: row.get(0),
+        replica_id: row.get(1),
+        attempt: int_at(row, 2),
+        tries: int_at(row, 3),
+        losses: int_at(row, 4),
+        token: row.get(5),
+        granted_at: row.get(6),
+        last_heartbeat_at: row.get(7),
+        cancel_requested_at: row.get(8),
+        spec: spec_cells(row, 9),
+        owner: row.get::<_, Option<Uuid>>(OWNER).is_some().then(|| replica_cells(row, OWNER)),
+    }
+}

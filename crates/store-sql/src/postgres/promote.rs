@@ -1,0 +1,31 @@
+use super::link::Link;
+use super::sql::now;
+use crate::decode::whole;
+use crate::encode::limit;
+use everbeat_store::{Promoted, Result};
+use std::time::Duration;
+
+/// Passes over what another server is promoting.
+const PROMOTE: &str = concat!(
+    "with ",
+    now!(),
+    ", due as materialized (select s.run_id from scheduled s where s.run_at <= (select now from t) \
+       order by s.run_at, s.run_id limit $1 for update skip locked), \
+     gone as (delete from scheduled s using due where s.run_id = due.run_id \
+       returning s.run_id, s.attempt, s.tries, s.losses), \
+     open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
+       select r.queue, r.task, -r.priority, r.id, g.attempt, g.tries, g.losses \
+       from gone g join run r on r.id = g.run_id) \
+     select count(*) from gone"
+);
+
+const NEXT: &str = "\
+    select greatest(run_at - (extract(epoch from clock_timestamp()) * 1000000)::bigint, 0) \
+    from scheduled order by run_at, run_id limit 1";
+
+pub(super) async fn promote(link: &Link, most: usize) -> Result<Promoted> {
+    let rows = link.query(PROMOTE, &[&limit(most)]).await?;
+    let moved = rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0));
+    let next = link.query(NEXT, &[]).await?;
+    Ok(Promoted { moved, next_in: next.first().map(|row| Duration::from_micros(whole(row.get(0)))) })
+}

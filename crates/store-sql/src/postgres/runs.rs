@@ -1,0 +1,139 @@
+use super::claim::{int_at, spec_cells};
+use super::{Postgres, cancel, claim, enqueue, forget, leases, promote, reopen, settle, sign};
+use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
+use crate::decode::{AttemptCells, Policies, RunCells, readable};
+use crate::encode::limit;
+use async_trait::async_trait;
+use everbeat_model::lease::Shown;
+use everbeat_model::run::Claimed;
+use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_store::{
+    Cancelled, Claim, Enqueue, Enqueued, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+};
+use std::time::Duration;
+use tokio_postgres::Row;
+
+#[async_trait]
+impl Runs for Postgres {
+    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+        enqueue::enqueue(self, &request).await
+    }
+
+    async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
+        claim::claim(&self.claim, &self.exclusive, &request).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
+        settle::settle(&self.settle, &settlements).await
+    }
+
+    async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
+        leases::was_settled(&self.settle, &leases).await
+    }
+
+    async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
+        sign::sign(&self.settle, &signs).await
+    }
+
+    async fn cancel(&self, run: RunId) -> Result<Cancelled> {
+        cancel::cancel(&self.command, run).await
+    }
+
+    async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>> {
+        leases::cancel_asked(self.read(), replica).await
+    }
+
+    async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
+        reopen::reopen(&self.exclusive, run, attempt).await
+    }
+
+    async fn promote(&self, limit: usize) -> Result<Promoted> {
+        promote::promote(&self.claim, limit).await
+    }
+
+    async fn lease_index(&self, replica: ReplicaId, after: Option<RunId>, limit: usize) -> Result<Vec<Shown>> {
+        leases::lease_index(self.read(), replica, after, limit).await
+    }
+
+    async fn held(&self, which: Which) -> Result<Vec<Held>> {
+        leases::held(self.read(), &which).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>> {
+        let sql = format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = $1");
+        let rows = self.read().query(&sql, &[&id.0]).await?;
+        rows.first().map(|row| run_cells(row).read(&mut Policies::default())).transpose()
+    }
+
+    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+        // The page is found through the table that is the state, before the rest is joined to it.
+        let from = match filter.state {
+            None => "run r where true",
+            Some(RunState::Scheduled) => "scheduled x join run r on r.id = x.run_id where true",
+            Some(RunState::Ready) => "ready x join run r on r.id = x.run_id where true",
+            Some(RunState::Running) => "lease x join run r on r.id = x.run_id where true",
+            Some(RunState::Succeeded) => "done x join run r on r.id = x.run_id where x.state = 'succeeded'",
+            Some(RunState::Failed) => "done x join run r on r.id = x.run_id where x.state = 'failed'",
+            Some(RunState::Cancelled) => "done x join run r on r.id = x.run_id where x.state = 'cancelled'",
+        };
+        let key = if filter.state.is_some() { "x.run_id" } else { "r.id" };
+        let sql = format!(
+            "select {RUN_COLUMNS} from (\
+               select r.* from {from} and ($1::uuid is null or {key} < $1) and ($2::text is null or r.task = $2) \
+                 and ($3::text is null or r.queue = $3) and ($4::text is null or r.kind = $4) \
+               order by {key} desc limit $5) r \
+             {RUN_JOINS} order by r.id desc"
+        );
+        let (before, kind) = (filter.before.map(|before| before.0), filter.kind.map(|kind| kind.as_str()));
+        let rows = self
+            .read()
+            .query(&sql, &[&before, &filter.task, &filter.queue, &kind, &limit(filter.limit)])
+            .await?;
+        let mut policies = Policies::default();
+        Ok(readable(rows.iter().map(|row| run_cells(row).read(&mut policies))))
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
+        let rows = self.read().query(&attempts_sql("$1"), &[&run.0]).await?;
+        Ok(readable(rows.iter().map(|row| attempt_cells(row).read(run.0))))
+    }
+
+    async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
+        forget::forget_runs(&self.slow, keep, limit).await
+    }
+}
+
+fn attempt_cells(row: &Row) -> AttemptCells {
+    AttemptCells {
+        attempt: int_at(row, 0),
+        outcome: row.get(1),
+        replica_id: row.get(2),
+        worker_id: row.get(3),
+        started_at: row.get(4),
+        ended_at: row.get(5),
+        last_heartbeat_at: row.get(6),
+        error: row.get(7),
+        verdict_id: row.get(8),
+    }
+}
+
+fn run_cells(row: &Row) -> RunCells {
+    RunCells {
+        id: row.get(0),
+        spec: spec_cells(row, 1),
+        created_at: row.get(8),
+        run_at: row.get(9),
+        state: row.get(10),
+        attempt: int_at(row, 11),
+        started_at: row.get(12),
+        finished_at: row.get(13),
+        replica_id: row.get(14),
+        worker_id: row.get(15),
+        last_heartbeat_at: row.get(16),
+        cancel_requested_at: row.get(17),
+        result: row.get(18),
+        error: row.get(19),
+        progress: row.get(20),
+        checkpoint: row.get(21),
+    }
+}

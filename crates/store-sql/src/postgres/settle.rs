@@ -1,0 +1,324 @@
+//! Endings, a batch in one statement. A lease that is not the one shown is simply not found, and
+//! nothing else happens to that run.
+
+use super::fault::{Fault, Outcome};
+use super::link::Link;
+use super::sql::{append_event, now};
+use super::verdicts::Columns;
+use crate::encode::{int, micros, unstorable};
+use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
+use everbeat_model::{Json, Next, ReplicaId, Settled, Settlement, StoreTime, Verdict, VerdictId};
+use everbeat_store::Result;
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// Settlements in one statement, and their text: so that no message to the server grows without limit.
+const STATEMENT_ROWS: usize = 5_000;
+const STATEMENT_BYTES: usize = 16 << 20;
+
+/// For batches that only finish runs, without verdicts and unique keys: nearly all.
+const FINISH: &str = concat!(
+    "with ",
+    now!(),
+    ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
+         $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[]) \
+       as g(place, run_id, token, state, outcome, tries, losses, result, error, beat)), \
+     gone as (delete from lease l using given g where l.run_id = g.run_id and l.token = g.token \
+       returning g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
+         l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat), \
+     finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
+         replica_id, worker_id, token, started_at, last_heartbeat_at) \
+       select g.run_id, g.state, t.now, g.attempt, g.tries, g.losses, g.result, g.error, g.outcome, g.replica_id, \
+         g.worker_id, g.token, g.granted_at, g.beat from gone g, t), \
+     logged as (",
+    append_event!(),
+    "t.now, string_agg('run.' || g.state || ' ' || g.run_id || ' ' || g.attempt, e'\\n' order by g.place) \
+       from gone g, t group by t.now) \
+     select place, true from gone"
+);
+
+/// For everything. A run that goes back to its lane takes the lane from its own row, which never
+/// changes; one that somebody asked to cancel does not go back.
+const SETTLE: &str = concat!(
+    "with ",
+    now!(),
+    ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
+         $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], \
+         $14::uuid[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::uuid[], $21::uuid[], \
+         $22::int[], $23::text[]) \
+       as g(place, run_id, token, state, outcome, tries, losses, result, error, beat, next, delay, unique_key, \
+         verdict_id, subject_kind, subject_id, judgement, reason, evidence, judged_by, judged_run, judged_attempt, \
+         followed_by)), \
+     gone as (delete from lease l using given g where l.run_id = g.run_id and l.token = g.token \
+         and (g.next = 'finish' or l.cancel_requested_at is null) \
+       returning g.*, l.attempt, l.replica_id, l.worker_id, l.granted_at, \
+         coalesce(g.beat, l.last_heartbeat_at) as last_beat), \
+     finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
+         replica_id, worker_id, token, started_at, last_heartbeat_at, verdict_id) \
+       select g.run_id, g.state, t.now, g.attempt, g.tries, g.losses, g.result, g.error, g.outcome, g.replica_id, \
+         g.worker_id, g.token, g.granted_at, g.last_beat, g.verdict_id from gone g, t where g.next = 'finish'), \
+     freed as (delete from unique_key k using gone g \
+       where g.next = 'finish' and k.key = g.unique_key and k.run_id = g.run_id), \
+     kept as (insert into attempt (run_id, attempt, outcome, replica_id, worker_id, token, started_at, ended_at, \
+         last_heartbeat_at, error, verdict_id) \
+       select g.run_id, g.attempt, g.outcome, g.replica_id, g.worker_id, g.token, g.granted_at, t.now, g.last_beat, \
+         g.error, g.verdict_id from gone g, t where g.next <> 'finish' on conflict do nothing), \
+     again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
+       select r.queue, r.task, -r.priority, r.id, g.attempt, g.tries, g.losses \
+       from gone g join run r on r.id = g.run_id where g.next = 'ready'), \
+     later as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
+       select g.run_id, t.now + g.delay, g.attempt, g.tries, g.losses from gone g, t where g.next = 'after'), \
+     judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
+         run_id, attempt, followed_by) \
+       select g.verdict_id, t.now, g.subject_kind, g.subject_id, g.judgement, g.reason, g.evidence, g.judged_by, \
+         g.judged_run, g.judged_attempt, g.followed_by from gone g, t where g.verdict_id is not null \
+       on conflict (id) do nothing), \
+     logged as (",
+    append_event!(),
+    "t.now, string_agg(case g.next when 'finish' then 'run.' || g.state else 'attempt.' || g.outcome end \
+         || ' ' || g.run_id || ' ' || g.attempt, e'\\n' order by g.place) \
+       from gone g, t group by t.now) \
+     select place, true from gone \
+     union all \
+     select g.place, false from given g join lease l on l.run_id = g.run_id and l.token = g.token \
+     where g.next <> 'finish' and l.cancel_requested_at is not null"
+);
+
+const CANCEL_ASKED: &str = "\
+    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[]) as g(place, run_id, token) \
+    join lease l on l.run_id = g.run_id and l.token = g.token where l.cancel_requested_at is not null";
+
+pub(super) async fn settle(link: &Link, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    let mut answers = vec![Settled::Fenced; settlements.len()];
+    // By run, so that two servers lock in one order; the same lease shown twice keeps its order, and
+    // the first one that may end it does.
+    let mut order: Vec<usize> = (0..settlements.len()).collect();
+    order.sort_by_key(|index| (settlements[*index].shown.run_id, *index));
+    let mut chunk = Vec::with_capacity(order.len().min(STATEMENT_ROWS));
+    let mut bytes = 0;
+    for index in order {
+        let size = size(&settlements[index]);
+        if chunk.len() == STATEMENT_ROWS || (bytes + size > STATEMENT_BYTES && !chunk.is_empty()) {
+            settle_chunk(link, settlements, std::mem::take(&mut chunk), &mut answers).await?;
+            bytes = 0;
+        }
+        chunk.push(index);
+        bytes += size;
+    }
+    settle_chunk(link, settlements, chunk, &mut answers).await?;
+    Ok(answers)
+}
+
+/// Settles a chunk; one that cannot be stored is halved until the bad item stands alone. That one ends
+/// with the reason, so that it neither blocks the others nor is tried for ever.
+async fn settle_chunk(
+    link: &Link,
+    settlements: &[Settlement],
+    chunk: Vec<usize>,
+    answers: &mut [Settled],
+) -> Result<()> {
+    let mut open = vec![chunk];
+    while let Some(mut chunk) = open.pop() {
+        if chunk.is_empty() {
+            continue;
+        }
+        let batch: Vec<(usize, &Settlement)> = chunk.iter().map(|index| (*index, &settlements[*index])).collect();
+        match write(link, &batch, answers).await {
+            Ok(()) => {}
+            Err(Fault::Data(_)) if chunk.len() > 1 => {
+                let second = chunk.split_off(chunk.len() / 2);
+                open.extend([second, chunk]);
+            }
+            Err(Fault::Data(reason)) => {
+                let index = chunk[0];
+                let instead = unstorable(&settlements[index], &reason);
+                write(link, &[(index, &instead)], answers).await?;
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(())
+}
+
+async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settled]) -> Outcome<()> {
+    let place: Vec<i32> = batch.iter().map(|(index, _)| i32::try_from(*index).unwrap_or(i32::MAX)).collect();
+    let run_id: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.run_id.0).collect();
+    let token: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.token.0).collect();
+    let endings = Endings::of(batch);
+    let lean = batch.iter().all(|(_, settlement)| {
+        !settlement.unless_cancelled() && settlement.verdict.is_none() && settlement.spec.unique_key.is_none()
+    });
+    let rows = if lean {
+        link.query(
+            FINISH,
+            &[
+                &place,
+                &run_id,
+                &token,
+                &endings.state,
+                &endings.outcome,
+                &endings.tries,
+                &endings.losses,
+                &endings.result,
+                &endings.error,
+                &endings.beat,
+            ],
+        )
+        .await?
+    } else {
+        let routes = Routes::of(batch);
+        let none = no_verdict();
+        let verdicts = Columns::of(batch.iter().map(|(_, settlement)| settlement.verdict.as_ref().unwrap_or(&none)));
+        let verdict_id: Vec<Option<Uuid>> =
+            batch.iter().map(|(_, settlement)| settlement.verdict.as_ref().map(|verdict| verdict.id.0)).collect();
+        link.query(
+            SETTLE,
+            &[
+                &place,
+                &run_id,
+                &token,
+                &endings.state,
+                &endings.outcome,
+                &endings.tries,
+                &endings.losses,
+                &endings.result,
+                &endings.error,
+                &endings.beat,
+                &routes.next,
+                &routes.delay,
+                &routes.unique_key,
+                &verdict_id,
+                &verdicts.subject_kind,
+                &verdicts.subject_id,
+                &verdicts.judgement,
+                &verdicts.reason,
+                &verdicts.evidence,
+                &verdicts.judged_by,
+                &verdicts.run_id,
+                &verdicts.attempt,
+                &verdicts.followed_by,
+            ],
+        )
+        .await?
+    };
+    let (done, cancelled): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(1));
+    let done: BTreeSet<i32> = done.iter().map(|row| row.get(0)).collect();
+    let mut answered: BTreeSet<i32> = cancelled.iter().map(|row| row.get(0)).collect();
+    for place in ended_before(&place, &run_id, &token, &done) {
+        answered.remove(&place);
+    }
+    answered.iter().for_each(|place| answer(answers, *place, Settled::CancelAsked));
+    done.iter().for_each(|place| answer(answers, *place, Settled::Done));
+    answered.extend(done);
+    // What would have gone back and did not was fenced, or cancelled just after the statement's snapshot.
+    let open = |at: &usize| batch[*at].1.unless_cancelled() && !answered.contains(&place[*at]);
+    let open: Vec<usize> = (0..batch.len()).filter(open).collect();
+    if !open.is_empty() {
+        let place: Vec<i32> = open.iter().map(|at| place[*at]).collect();
+        let run_id: Vec<Uuid> = open.iter().map(|at| run_id[*at]).collect();
+        let token: Vec<Uuid> = open.iter().map(|at| token[*at]).collect();
+        let rows = link.query(CANCEL_ASKED, &[&place, &run_id, &token]).await?;
+        rows.iter().for_each(|row| answer(answers, row.get(0), Settled::CancelAsked));
+    }
+    Ok(())
+}
+
+/// Places that show a lease which an earlier place of the same batch has ended.
+fn ended_before<'a>(
+    place: &'a [i32],
+    run_id: &'a [Uuid],
+    token: &'a [Uuid],
+    done: &'a BTreeSet<i32>,
+) -> impl Iterator<Item = i32> + 'a {
+    let mut ended = None;
+    place.iter().enumerate().filter_map(move |(at, place)| {
+        let lease = (run_id[at], token[at]);
+        let repeated = ended == Some(lease);
+        if done.contains(place) {
+            ended = Some(lease);
+        }
+        repeated.then_some(*place)
+    })
+}
+
+fn answer(answers: &mut [Settled], place: i32, settled: Settled) {
+    if let Some(answer) = usize::try_from(place).ok().and_then(|place| answers.get_mut(place)) {
+        *answer = settled;
+    }
+}
+
+#[derive(Default)]
+struct Endings<'a> {
+    state: Vec<&'static str>,
+    outcome: Vec<&'static str>,
+    tries: Vec<i32>,
+    losses: Vec<i32>,
+    result: Vec<Option<&'a str>>,
+    error: Vec<Option<&'a str>>,
+    beat: Vec<Option<i64>>,
+}
+
+impl<'a> Endings<'a> {
+    fn of(batch: &[(usize, &'a Settlement)]) -> Endings<'a> {
+        let mut endings = Endings::default();
+        for (_, settlement) in batch {
+            endings.state.push(match settlement.next {
+                Next::Finish(state) => state.as_str(),
+                Next::Ready | Next::After(_) => "",
+            });
+            endings.outcome.push(settlement.ending.outcome.as_str());
+            endings.tries.push(int(settlement.standing.tries));
+            endings.losses.push(int(settlement.standing.losses));
+            endings.result.push(settlement.ending.result.as_ref().map(Json::as_str));
+            endings.error.push(settlement.ending.error.as_ref().map(Json::as_str));
+            endings.beat.push(settlement.last_heartbeat_at.map(|at| at.0));
+        }
+        endings
+    }
+}
+
+#[derive(Default)]
+struct Routes<'a> {
+    next: Vec<&'static str>,
+    delay: Vec<i64>,
+    unique_key: Vec<Option<&'a str>>,
+}
+
+impl<'a> Routes<'a> {
+    fn of(batch: &[(usize, &'a Settlement)]) -> Routes<'a> {
+        let mut routes = Routes::default();
+        for (_, settlement) in batch {
+            let (next, delay) = match settlement.next {
+                Next::Finish(_) => ("finish", 0),
+                Next::Ready => ("ready", 0),
+                Next::After(delay) => ("after", micros(delay)),
+            };
+            routes.next.push(next);
+            routes.delay.push(delay);
+            routes.unique_key.push(settlement.spec.unique_key.as_deref());
+        }
+        routes
+    }
+}
+
+fn size(settlement: &Settlement) -> usize {
+    let text = |json: &Option<Json>| json.as_ref().map_or(0, |json| json.as_str().len());
+    let verdict = settlement.verdict.as_ref().map_or(0, |verdict| verdict.evidence.as_str().len());
+    text(&settlement.ending.result) + text(&settlement.ending.error) + verdict
+}
+
+/// Fills the columns of a settlement that has none; its id is not written.
+fn no_verdict() -> Verdict {
+    Verdict {
+        id: VerdictId(Uuid::nil()),
+        at: StoreTime(0),
+        subject: Subject { kind: SubjectKind::Run, id: String::new() },
+        judgement: Judgement::Lost,
+        reason: String::new(),
+        evidence: Json::null(),
+        judged_by: ReplicaId(Uuid::nil()),
+        run_id: None,
+        attempt: None,
+        then: String::new(),
+    }
+}

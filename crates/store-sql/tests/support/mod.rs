@@ -1,0 +1,101 @@
+//! Fresh stores for tests.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use everbeat_model::StoreTime;
+use everbeat_store_sql::{Postgres, PostgresOptions, Sqlite};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::sync::OnceCell;
+use tokio_postgres::{Client, Config, NoTls};
+use uuid::Uuid;
+
+/// The URL of a throw-away PostgreSQL server, as a superuser.
+pub(crate) fn server_url() -> String {
+    std::env::var("EVERBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!(
+            "EVERBEAT_TEST_POSTGRES is not set: run scripts/test, or set it to the URL of a throw-away PostgreSQL \
+             server, such as postgres://postgres@127.0.0.1:5432/postgres"
+        )
+    })
+}
+
+/// A schema of its own in a database that the tests of one process share; dropped at the end.
+pub(crate) struct Database {
+    pub(crate) url: String,
+    pub(crate) schema: String,
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Making a database takes longer than most tests.
+static SHARED: OnceCell<String> = OnceCell::const_new();
+
+impl Database {
+    pub(crate) async fn create() -> Database {
+        let url = SHARED.get_or_init(|| Database::make(server_url())).await.clone();
+        Database { url, schema: format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    async fn make(server: String) -> String {
+        let name = format!("everbeat_test_{}", std::process::id());
+        let admin = connect(&server).await;
+        admin.batch_execute(&format!("drop database if exists {name} with (force)")).await.expect("drop database");
+        admin.batch_execute(&format!("create database {name}")).await.expect("create database");
+        in_database(&server, &name)
+    }
+
+    pub(crate) fn options(&self) -> PostgresOptions {
+        PostgresOptions { read_connections: 2, schema: self.schema.clone(), ..PostgresOptions::default() }
+    }
+
+    pub(crate) async fn open(&self) -> Postgres {
+        Postgres::open(&self.url, self.options()).await.expect("open")
+    }
+
+    /// A session of the test's own, in the store's schema.
+    pub(crate) async fn session(&self) -> Client {
+        let client = connect(&self.url).await;
+        client.batch_execute(&format!("set search_path to {}", self.schema)).await.expect("search path");
+        client
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let (url, schema) = (self.url.clone(), self.schema.clone());
+        // Outside of the test's runtime, which is ending.
+        let dropper = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+            runtime.block_on(async {
+                let admin = connect(&url).await;
+                _ = admin.batch_execute(&format!("set lock_timeout to 2000; drop schema {schema} cascade")).await;
+            });
+        });
+        _ = dropper.join();
+    }
+}
+
+fn in_database(server: &str, name: &str) -> String {
+    let (head, query) = server.split_once('?').map_or((server, None), |(head, query)| (head, Some(query)));
+    let (base, _) = head.rsplit_once('/').expect("a URL with a database");
+    query.map_or_else(|| format!("{base}/{name}"), |query| format!("{base}/{name}?{query}"))
+}
+
+#[allow(clippy::disallowed_methods, reason = "a driver in a test")]
+pub(crate) async fn connect(url: &str) -> Client {
+    let config: Config = url.parse().expect("a PostgreSQL URL");
+    let (client, connection) = config.connect(NoTls).await.expect("the test server answers");
+    tokio::spawn(connection);
+    client
+}
+
+#[allow(clippy::disallowed_methods, reason = "a real clock for a real store")]
+pub(crate) fn wall_clock() -> StoreTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    StoreTime(i64::try_from(since.as_micros()).expect("before 294,000"))
+}
+
+pub(crate) fn sqlite_at(path: &Path) -> everbeat_store::Result<Sqlite> {
+    Sqlite::open(path, Arc::new(wall_clock), Arc::new(|| Uuid::new_v4().as_u128()))
+}

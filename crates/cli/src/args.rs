@@ -105,6 +105,10 @@ pub(crate) enum Command {
     Invariants,
     /// Read the log of events
     Events(EventsArgs),
+    /// Measure a server on this machine, on SQLite and on PostgreSQL; prints JSON
+    #[command(after_help = "Example:\n  everbeat bench --postgres postgres://postgres@127.0.0.1:5432/postgres\n\n\
+        The database may be one in use: the measurement keeps to schemas of its own and drops them at the end.")]
+    Bench(crate::bench::BenchArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  everbeat completions bash > ~/.local/share/bash-completion/completions/everbeat"

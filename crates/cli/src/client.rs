@@ -2,7 +2,8 @@ use crate::args::Remote;
 use crate::exit::Failure;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::io::ErrorKind;
 use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -24,8 +25,10 @@ pub(crate) struct Answer {
 /// Why there is no answer to use.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// No answer at all.
+    /// Nobody is there.
     Unreachable { base: String, cause: String },
+    /// Somebody was there; the answer was lost. What was asked may or may not have happened.
+    Broken { base: String, cause: String },
     /// The server answered that it will not or cannot.
     Refused { status: u16, problem: Value },
 }
@@ -115,10 +118,10 @@ impl Client {
         let mut response = response.map_err(|error| self.away(&error))?;
         let status = response.status().as_u16();
         let text = response.body_mut().with_config().limit(LARGEST).read_to_string();
-        let text = text.map_err(|error| self.away(&error))?;
+        let text = text.map_err(|error| self.broken(&error))?;
         let value = serde_json::from_str::<Value>(&text);
         if !(200..300).contains(&status) {
-            let problem = value.unwrap_or_else(|_| Value::String(text));
+            let problem = value.unwrap_or(Value::String(text));
             return Err(Trouble::Refused { status, problem });
         }
         let text = if text.trim().is_empty() { "null".to_string() } else { text };
@@ -128,8 +131,26 @@ impl Client {
         }
     }
 
-    pub(crate) fn away(&self, error: &dyn std::error::Error) -> Trouble {
-        Trouble::Unreachable { base: self.base.clone(), cause: error.to_string() }
+    fn away(&self, error: &ureq::Error) -> Trouble {
+        let met = match error {
+            ureq::Error::Io(error) => matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::BrokenPipe
+            ),
+            ureq::Error::Timeout(during) => !matches!(during, ureq::Timeout::Resolve | ureq::Timeout::Connect),
+            _ => false,
+        };
+        match met {
+            true => self.broken(error),
+            false => Trouble::Unreachable { base: self.base.clone(), cause: error.to_string() },
+        }
+    }
+
+    pub(crate) fn broken(&self, error: &dyn std::error::Error) -> Trouble {
+        Trouble::Broken { base: self.base.clone(), cause: error.to_string() }
     }
 
     fn nonsense(&self, what: &str) -> Trouble {
@@ -141,7 +162,15 @@ impl Client {
 impl Trouble {
     /// Whether the same request may succeed later: the server is away, or its store is.
     pub(crate) fn passing(&self) -> bool {
-        matches!(self, Trouble::Unreachable { .. } | Trouble::Refused { status: 429 | 502..=504, .. })
+        match self {
+            Trouble::Unreachable { .. } | Trouble::Broken { .. } => true,
+            Trouble::Refused { status, .. } => matches!(status, 429 | 502..=504),
+        }
+    }
+
+    /// Whether a server was there at all.
+    pub(crate) fn met(&self) -> bool {
+        !matches!(self, Trouble::Unreachable { .. })
     }
 
     /// The server is there; what was waited for has not come.
@@ -154,20 +183,34 @@ impl Trouble {
     }
 }
 
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Unreachable { base, cause } => write!(f, "the server at {base} cannot be reached ({cause})"),
+            Trouble::Broken { base, cause } => write!(f, "the server at {base} broke off ({cause})"),
+            Trouble::Refused { status, .. } => write!(f, "the server answers with status {status}"),
+        }
+    }
+}
+
 impl From<Trouble> for Failure {
     fn from(trouble: Trouble) -> Failure {
+        let said = trouble.to_string();
         match trouble {
-            Trouble::Unreachable { base, cause } => Failure::server(
-                format!("the server at {base} cannot be reached: {cause}"),
-                "start one with `everbeat serve`, or name another with --url or EVERBEAT_URL",
+            Trouble::Unreachable { .. } => {
+                Failure::server(said, "start one with `everbeat serve`, or name another with --url or EVERBEAT_URL")
+            }
+            Trouble::Broken { .. } => Failure::server(
+                said,
+                "what was asked may or may not have happened; look, or submit again with the same --idempotency-key",
             ),
-            Trouble::Refused { status, problem } => {
+            Trouble::Refused { problem, .. } => {
                 let part = |name: &str| problem.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
                 let fallback = problem.as_str().map(|text| text.trim().chars().take(500).collect::<String>());
                 let detail = part("detail").or_else(|| part("title")).map(ToString::to_string);
                 let mut message = detail.or(fallback).filter(|text| !text.is_empty()).unwrap_or_default();
                 if message.is_empty() {
-                    message = format!("the server answers with status {status}");
+                    message = said;
                 }
                 for name in ["field", "value"] {
                     if let Some(text) = part(name).filter(|text| !message.contains(text)) {

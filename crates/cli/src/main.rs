@@ -1,6 +1,7 @@
 //! The `everbeat` binary: the server, and the client that talks to one.
 
 mod args;
+mod bench;
 mod client;
 mod clock;
 mod commands;
@@ -45,6 +46,7 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Queue { action } => commands::queue::act(&to()?, action),
         Command::Invariants => commands::invariants::check(&to()?),
         Command::Events(asked) => commands::events::read(&to()?, &asked),
+        Command::Bench(asked) => bench::bench(&asked),
         Command::Completions { shell } => commands::completions(shell),
     }
 }

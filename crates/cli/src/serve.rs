@@ -155,11 +155,9 @@ async fn open(config: &Config, env: &Arc<dyn Env>) -> Result<Arc<dyn Store>, Fai
 fn unopened(url: &str, error: &StoreError) -> Failure {
     let hint = match error {
         StoreError::Unavailable(_) => "check that the database runs and that store.url (or --store) names it rightly",
-        StoreError::Refused(said) if said.contains("newer") => "start the newer version of everbeat that wrote it",
-        StoreError::Refused(_) if url.starts_with("sqlite:") => {
-            "a SQLite file serves one server: stop the other one, use another --data-dir, or share PostgreSQL with --store"
-        }
-        StoreError::Refused(_) => "correct store.url (or --store)",
+        // These name their remedy themselves.
+        StoreError::Refused(said) if said.contains("in use by another") || said.contains("newer") => "",
+        StoreError::Refused(_) => "check what store.url (or --store) names, and that this user may use it",
         StoreError::KeyReused { .. } | StoreError::Bug(_) => {
             "check that the store is one of Everbeat's and not damaged"
         }

@@ -24,15 +24,16 @@ pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut m
             Ok(run) if is_finished(&run.value) => return Ok(run),
             Ok(_) => (met, told) = (true, false),
             Err(trouble) if trouble.timed_out() => (met, told) = (true, false),
-            Err(trouble) if trouble.passing() && (met || patience.bounded()) => {
-                if patience.left().is_zero() && !met {
-                    return Err(trouble.into());
-                }
+            Err(trouble) if trouble.passing() && (met || trouble.met() || patience.bounded()) => {
+                met |= trouble.met();
                 if !told {
-                    tell(&trouble);
+                    eprintln!("{trouble}; still waiting");
                     told = true;
                 }
                 patience.pause(PAUSE);
+                if !met && patience.left().is_zero() {
+                    return Err(trouble.into());
+                }
             }
             Err(trouble) => return Err(trouble.into()),
         }
@@ -46,13 +47,6 @@ pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut m
 
 fn is_finished(run: &Value) -> bool {
     matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled"))
-}
-
-fn tell(trouble: &Trouble) {
-    match trouble {
-        Trouble::Unreachable { base, cause } => eprintln!("the server at {base} is away ({cause}); still waiting"),
-        Trouble::Refused { status, .. } => eprintln!("the server answers with status {status}; still waiting"),
-    }
 }
 
 /// The exit code that a finished run stands for.

@@ -69,7 +69,9 @@ fn a_frozen_replica_is_fenced_when_it_wakes_and_joins_again_as_another() {
         (id != frozen).then_some(id)
     });
     let replicas = second.get("/api/v1/replicas");
-    let state = |id: &str| replicas["items"].as_array().unwrap().iter().find(|replica| replica["id"] == id).unwrap()["state"].clone();
+    let state = |id: &str| {
+        replicas["items"].as_array().unwrap().iter().find(|replica| replica["id"] == id).unwrap()["state"].clone()
+    };
     assert_eq!(state(&frozen), "dead");
     assert_eq!(state(&reborn), "active");
 
@@ -82,7 +84,8 @@ fn a_frozen_replica_is_fenced_when_it_wakes_and_joins_again_as_another() {
     assert_eq!(fenced["attempt"], 1);
     assert_eq!(fenced["evidence"]["replica_id"], frozen.as_str());
     let attempts = second.get(&format!("/api/v1/runs/{run}/attempts"));
-    let outcomes: Vec<_> = attempts["items"].as_array().unwrap().iter().map(|attempt| attempt["outcome"].clone()).collect();
+    let outcomes: Vec<_> =
+        attempts["items"].as_array().unwrap().iter().map(|attempt| attempt["outcome"].clone()).collect();
     assert_eq!(outcomes, [json!("lost"), json!("succeeded")]);
     second.assert_sound();
 }
@@ -106,7 +109,10 @@ fn a_terminated_replica_finishes_what_it_can_and_hands_on_the_rest_at_no_cost() 
 
     assert_eq!(first.exit_code(THREE_SECONDS * 3), Some(0));
     let finished = second.wait(&short);
-    assert_eq!((&finished["state"], &finished["attempt"], &finished["replica_id"]), (&json!("succeeded"), &json!(1), &json!(leaving)));
+    assert_eq!(
+        (&finished["state"], &finished["attempt"], &finished["replica_id"]),
+        (&json!("succeeded"), &json!(1), &json!(leaving))
+    );
     let moved = until(THREE_SECONDS, "the rest has started elsewhere", || {
         let found = second.get(&format!("/api/v1/runs/{long}"));
         (found["state"] == "running").then_some(found)

@@ -53,7 +53,9 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
     let server = Server::start(options());
     until(Duration::from_secs(60), "everything is finished", || {
         let queues = server.get("/api/v1/queues");
-        let unfinished = |queue: &Value| ["ready", "running", "scheduled"].iter().map(|state| queue[state].as_u64().unwrap()).sum::<u64>();
+        let unfinished = |queue: &Value| {
+            ["ready", "running", "scheduled"].iter().map(|state| queue[state].as_u64().unwrap()).sum::<u64>()
+        };
         (queues["items"].as_array().unwrap().iter().map(unfinished).sum::<u64>() == 0).then_some(())
     });
     let sent = sent.into_inner().unwrap();
@@ -62,10 +64,14 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
     let count = |name: &str| checked["checked"][name].as_u64().unwrap();
     assert_eq!(count("succeeded"), count("runs"), "{checked}");
     let accepted = sent.accepted.len() as u64;
-    assert!((accepted..=accepted + u64::from(sent.unanswered)).contains(&count("runs")), "{accepted} accepted, {checked}");
+    assert!(
+        (accepted..=accepted + u64::from(sent.unanswered)).contains(&count("runs")),
+        "{accepted} accepted, {checked}"
+    );
     for run in &sent.accepted {
         let attempts = server.get(&format!("/api/v1/runs/{run}/attempts"));
-        let outcomes: Vec<&str> = attempts["items"].as_array().unwrap().iter().filter_map(|attempt| attempt["outcome"].as_str()).collect();
+        let outcomes: Vec<&str> =
+            attempts["items"].as_array().unwrap().iter().filter_map(|attempt| attempt["outcome"].as_str()).collect();
         let (last, earlier) = outcomes.split_last().expect("an attempt");
         assert_eq!(*last, "succeeded", "{run}: {outcomes:?}");
         assert!(earlier.iter().all(|outcome| *outcome == "lost"), "{run}: {outcomes:?}");
@@ -84,7 +90,8 @@ fn taken_back(server: &Server) -> Duration {
         others.into_iter().all(|replica| replica["state"] == "dead" && replica["running"] == 0).then_some(())
     });
     let verdicts = server.get("/api/v1/verdicts?limit=50");
-    let replicas = verdicts["items"].as_array().unwrap().iter().filter(|verdict| verdict["subject"]["kind"] == "replica");
+    let replicas =
+        verdicts["items"].as_array().unwrap().iter().filter(|verdict| verdict["subject"]["kind"] == "replica");
     replicas.for_each(|verdict| assert_eq!(verdict["reason"], "lock_released", "{verdict}"));
     begun.elapsed()
 }

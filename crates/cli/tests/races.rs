@@ -30,13 +30,15 @@ fn equal_requests_make_one_run(servers: &[Server]) {
     let plain = json!({ "task": "sleep", "input": { "ms": 700 } });
     for (body, key) in [(&unique, None), (&plain, Some("key-1"))] {
         let answers = at_once(servers, body, key);
-        let ids: BTreeSet<&str> = answers.iter().map(|(_, run)| run["id"].as_str().unwrap_or_else(|| panic!("{run}"))).collect();
+        let ids: BTreeSet<&str> =
+            answers.iter().map(|(_, run)| run["id"].as_str().unwrap_or_else(|| panic!("{run}"))).collect();
         assert_eq!(ids.len(), 1, "{ids:?}");
         let created = answers.iter().filter(|(status, _)| *status == 201).count();
         assert_eq!(created, 1, "one request created it, the others were answered 200");
         assert!(answers.iter().all(|(status, _)| [200, 201].contains(status)));
     }
-    let (status, problem) = servers[0].post_with("/api/v1/runs", &json!({ "task": "noop" }), &[("Idempotency-Key", "key-1")]);
+    let (status, problem) =
+        servers[0].post_with("/api/v1/runs", &json!({ "task": "noop" }), &[("Idempotency-Key", "key-1")]);
     assert_eq!(status, 422, "{problem}");
     assert_eq!(servers[0].get("/api/v1/runs?task=sleep")["items"].as_array().unwrap().len(), 2);
 }

@@ -1,6 +1,7 @@
 //! Accepts runs. Requests that arrive together go to the store together.
 
 use crate::engine::Core;
+use crate::within;
 use everbeat_model::NewRun;
 use everbeat_store::{Enqueue, Enqueued, Error as StoreError};
 use futures_util::FutureExt;
@@ -88,7 +89,10 @@ async fn write(core: &Core, mut batch: Vec<Submission>) {
     let runs: Vec<NewRun> =
         batch.iter_mut().flat_map(|submission| std::mem::take(&mut submission.request.runs)).collect();
     let idempotency = batch[0].request.idempotency.take();
-    let answer = core.store.enqueue(Enqueue { runs, idempotency }).await;
+    // Bounded: two writes that are never answered would otherwise end all submissions for good.
+    let written = core.store.enqueue(Enqueue { runs, idempotency });
+    let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+    let answer = within(&*core.env, core.settings.call_limit(), written).await.unwrap_or_else(late);
     core.store.wake();
     metrics::counter!("everbeat_enqueued_total").increment(answer.as_ref().map_or(0, Vec::len) as u64);
     let mut rest = answer.as_ref().map(|answers| answers.as_slice());

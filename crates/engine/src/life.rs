@@ -153,9 +153,13 @@ impl Life {
             match within(&*core.env, settings.call_limit(), core.store.join(replica)).await {
                 Some(Ok(joined)) => {
                     core.clock.set(joined.now, core.env.boot());
-                    let offered = core.store.offer(&core.tasks.names()).await;
-                    if let Err(error) = offered {
-                        tracing::warn!(%error, "the tasks of this replica are not announced yet");
+                    // Bounded: the row stands already, and a replica that waits here for ever would be
+                    // judged silent without having begun.
+                    let names = core.tasks.names();
+                    match within(&*core.env, settings.call_limit(), core.store.offer(&names)).await {
+                        Some(Ok(())) => {}
+                        Some(Err(error)) => tracing::warn!(%error, "the tasks of this replica are not announced yet"),
+                        None => tracing::warn!("the tasks of this replica are not announced yet"),
                     }
                     tracing::info!(replica = %id, clock_skew_ms = joined.clock_skew_ms, "joined");
                     return Some(sent);

@@ -63,7 +63,12 @@ const MOST_QUEUES: usize = 200;
 /// What is read at the moment of the scrape. A store that is out is a figure too, not an error.
 async fn now(app: &App, text: &mut String) {
     let engine = &app.engine;
-    gauge(text, "everbeat_slots", "Runs that this replica performs at most", [(String::new(), engine.settings().slots)]);
+    gauge(
+        text,
+        "everbeat_slots",
+        "Runs that this replica performs at most",
+        [(String::new(), engine.settings().slots)],
+    );
     gauge(text, "everbeat_slots_taken", "Runs that hold a slot here", [(String::new(), engine.slots_taken())]);
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());

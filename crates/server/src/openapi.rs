@@ -5,9 +5,10 @@ use crate::problem::{PROBLEM_JSON, ProblemJson};
 use crate::{events, health, home, invariants, metrics, queues, replicas, runs, submit, tasks, verdicts};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, PathItem};
+use utoipa::openapi::schema::{SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Components, Content, OpenApi, Ref, RefOr, Response as Documented};
+use utoipa::openapi::{Components, Content, OpenApi, Ref, RefOr, Response as Documented, Schema};
 use utoipa::{OpenApi as _, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -85,6 +86,7 @@ pub(crate) fn complete(document: &mut OpenApi, needs_token: bool) {
         let probe = path == "/livez" || path == "/readyz";
         for operation in operations(item) {
             complete_operation(operation, probe);
+            operation.parameters.iter_mut().flatten().for_each(never_null);
             if needs_token && !probe {
                 operation.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
             }
@@ -103,13 +105,23 @@ fn complete_operation(operation: &mut Operation, probe: bool) {
         }
         responses.entry(status.to_string()).or_insert_with(|| RefOr::T(Documented::new(description)));
     }
-    for (status, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
-        if let RefOr::T(response) = response {
+    for (status, response) in responses.iter_mut() {
+        let RefOr::T(response) = response else { continue };
+        if status.as_str() >= "400" {
             response.content.insert(PROBLEM_JSON.to_string(), problem());
-            if response.description.is_empty() {
-                response.description = status.clone();
-            }
         }
+        if response.description.is_empty() {
+            response.description = "As asked".to_string();
+        }
+    }
+}
+
+/// A parameter is given or not; it has no way to be null.
+fn never_null(parameter: &mut RefOr<Parameter>) {
+    if let RefOr::T(Parameter { schema: Some(RefOr::T(Schema::Object(object))), .. }) = parameter
+        && let SchemaType::Array(types) = &mut object.schema_type
+    {
+        types.retain(|one| *one != Type::Null);
     }
 }
 

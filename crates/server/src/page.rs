@@ -20,9 +20,10 @@ pub(crate) const FEW: usize = 100;
 pub(crate) fn limit(params: &Params, default: usize) -> Result<usize> {
     let hint = || format!("use a whole number from 1 to {MOST}");
     let read = |text: &str| {
-        text.parse().ok().filter(|limit| (1..=MOST).contains(limit)).ok_or_else(|| {
-            Invalid::new("", format!("{text:?}"), "is out of range", hint())
-        })
+        text.parse()
+            .ok()
+            .filter(|limit| (1..=MOST).contains(limit))
+            .ok_or_else(|| Invalid::new("", format!("{text:?}"), "is out of range", hint()))
     };
     Ok(params.get("limit", read)?.unwrap_or(default))
 }
@@ -54,5 +55,5 @@ pub(crate) fn whole_limit(params: &Params) -> Result<usize> {
 }
 
 pub(crate) fn text_cursor(params: &Params) -> Result<Option<String>> {
-    params.text("cursor")
+    params.get("cursor", |text| Ok(text.to_string()))
 }

@@ -57,9 +57,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn facts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Kind::MalformedRequest => {
-                (StatusCode::BAD_REQUEST, "malformed-request", "The request cannot be read")
-            }
+            Kind::MalformedRequest => (StatusCode::BAD_REQUEST, "malformed-request", "The request cannot be read"),
             Kind::BadParameter => (StatusCode::BAD_REQUEST, "bad-parameter", "A parameter cannot be accepted"),
             Kind::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid token is needed"),
             Kind::WrongScope => (StatusCode::FORBIDDEN, "wrong-scope", "The token does not open this"),
@@ -82,9 +80,7 @@ impl Kind {
             Kind::Conflict => (StatusCode::CONFLICT, "conflict", "The present state does not allow it"),
             Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large"),
             Kind::NotJson => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", "The body is not declared as JSON"),
-            Kind::InvalidValue => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "invalid-value", "A value cannot be accepted")
-            }
+            Kind::InvalidValue => (StatusCode::UNPROCESSABLE_ENTITY, "invalid-value", "A value cannot be accepted"),
             Kind::UnknownField => (StatusCode::UNPROCESSABLE_ENTITY, "unknown-field", "A field is unknown"),
             Kind::UnknownTask => (StatusCode::UNPROCESSABLE_ENTITY, "unknown-task", "The task is unknown"),
             Kind::IdempotencyKeyReused => (

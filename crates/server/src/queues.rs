@@ -42,14 +42,14 @@ pub(crate) async fn list_queues(State(app): State<App>, params: Params) -> Resul
 
 /// Stops claims from a queue. What runs goes on.
 #[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues",
-    params(("name" = String, Path)), responses((status = 200, body = QueueJson)))]
+    params(("name" = String, Path, min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$")), responses((status = 200, body = QueueJson)))]
 pub(crate) async fn pause_queue(State(app): State<App>, name: Segment, params: Params) -> Result<Json<QueueJson>> {
     set_paused(&app, name, params, true).await
 }
 
 /// Allows claims from a queue again.
 #[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues",
-    params(("name" = String, Path)), responses((status = 200, body = QueueJson)))]
+    params(("name" = String, Path, min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$")), responses((status = 200, body = QueueJson)))]
 pub(crate) async fn resume_queue(State(app): State<App>, name: Segment, params: Params) -> Result<Json<QueueJson>> {
     set_paused(&app, name, params, false).await
 }

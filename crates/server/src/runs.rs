@@ -114,8 +114,8 @@ impl From<RunView> for RunJson {
 #[utoipa::path(get, path = "/api/v1/runs", tag = "runs",
     params(
         ("state" = inline(Option<RunStateName>), Query),
-        ("task" = Option<String>, Query),
-        ("queue" = Option<String>, Query),
+        ("task" = Option<String>, Query, min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$"),
+        ("queue" = Option<String>, Query, min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$"),
         ("kind" = inline(Option<KindName>), Query),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000),
         ("cursor" = Option<Uuid>, Query, description = "`next_cursor` of the part before"),
@@ -142,7 +142,7 @@ pub(crate) async fn list_runs(State(app): State<App>, params: Params) -> Result<
     params(
         ("id" = Uuid, Path),
         ("wait" = inline(Option<WaitFor>), Query),
-        ("timeout" = Option<String>, Query,
+        ("timeout" = Option<String>, Query, pattern = r"^[0-9]",
             description = "How long to wait, `30s` unless given, at most `5m`; a number means seconds"),
     ),
     responses(

@@ -24,11 +24,11 @@ use utoipa::ToSchema;
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewRun {
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$")]
     task: String,
     #[schema(value_type = Value)]
     input: Option<Json>,
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$")]
     queue: Option<String>,
     /// Higher is claimed first; 0 unless given.
     #[schema(minimum = -32768, maximum = 32767)]
@@ -40,7 +40,7 @@ pub(crate) struct NewRun {
     #[schema(value_type = Option<Object>)]
     policy: Option<Value>,
     /// While a run with this key is unfinished, that one is answered in place of a new one.
-    #[schema(min_length = 1, max_length = 500)]
+    #[schema(min_length = 1, max_length = 500, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     unique_key: Option<String>,
     /// Accept a task that nobody has offered yet.
     accept_unknown: Option<bool>,
@@ -69,7 +69,7 @@ struct Accepted {
 
 /// Accepts a run.
 #[utoipa::path(post, path = "/api/v1/runs", tag = "runs", request_body = NewRun,
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500,
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500, pattern = r"^[!-~]([ -~]*[!-~])?$",
         description = "The same key with the same request makes nothing twice")),
     responses(
         (status = 201, body = RunJson, headers(("location" = String))),
@@ -102,7 +102,7 @@ pub(crate) async fn create_run(
 
 /// Accepts many runs, all or none.
 #[utoipa::path(post, path = "/api/v1/runs:batch", tag = "runs", request_body = Batch,
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500,
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500, pattern = r"^[!-~]([ -~]*[!-~])?$",
         description = "The same key with the same request makes nothing twice")),
     responses(
         (status = 201, body = BatchAnswer),
@@ -170,7 +170,8 @@ fn idempotency<'a>(
     runs: impl Iterator<Item = &'a NewRun>,
 ) -> Result<Option<Idempotency>> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
+    let unreadable = |_| Invalid::new("Idempotency-Key", format!("{key:?}"), "is not ASCII", "use visible ASCII only");
+    let key = key.to_str().map_err(unreadable).map_err(bad)?.to_string();
     check_key("Idempotency-Key", &key).map_err(bad)?;
     let mut hash = Sha256::new_with_prefix(request);
     for run in runs {

@@ -56,7 +56,7 @@ impl From<Verdict> for VerdictJson {
 #[utoipa::path(get, path = "/api/v1/verdicts", tag = "verdicts",
     params(
         ("run_id" = Option<Uuid>, Query),
-        ("subject" = Option<String>, Query, description = "The id of what was judged"),
+        ("subject" = Option<String>, Query, min_length = 1, max_length = 500, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$", description = "The id of what was judged"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000),
         ("cursor" = Option<Uuid>, Query, description = "`next_cursor` of the part before"),
     ),

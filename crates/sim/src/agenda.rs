@@ -6,7 +6,7 @@ use everbeat_store::memory::State;
 use std::collections::BTreeMap;
 
 /// Something that the world does to those in it.
-pub enum Action {
+pub(crate) enum Action {
     Boot(usize),
     Fault(Fault),
     Thaw(Owner),
@@ -26,7 +26,7 @@ pub enum Action {
 }
 
 #[derive(Default)]
-pub struct Agenda {
+pub(crate) struct Agenda {
     planned: BTreeMap<(u64, u64), Action>,
     serial: u64,
     /// The next action is due, after so many more steps.
@@ -34,43 +34,43 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    pub fn plan(&mut self, at: u64, action: Action) {
+    pub(crate) fn plan(&mut self, at: u64, action: Action) {
         self.serial += 1;
         self.planned.insert((at, self.serial), action);
     }
 
     /// When the next action is due.
-    pub fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         self.planned.first_key_value().map(|((at, _), _)| *at)
     }
 
-    pub fn arm(&mut self, now: u64, steps: u64) {
+    pub(crate) fn arm(&mut self, now: u64, steps: u64) {
         if self.armed.is_none() && self.next().is_some_and(|at| at <= now) {
             self.armed = Some(steps);
         }
     }
 
-    pub fn fires(&self) -> bool {
+    pub(crate) fn fires(&self) -> bool {
         self.armed == Some(0)
     }
 
-    pub fn stepped(&mut self) {
+    pub(crate) fn stepped(&mut self) {
         self.armed = self.armed.map(|steps| steps.saturating_sub(1));
     }
 
     /// Nothing else can happen before the armed action; answers whether there is one.
-    pub fn hurry(&mut self) -> bool {
+    pub(crate) fn hurry(&mut self) -> bool {
         self.armed = self.armed.map(|_| 0);
         self.armed.is_some()
     }
 
-    pub fn take(&mut self) -> Option<Action> {
+    pub(crate) fn take(&mut self) -> Option<Action> {
         self.armed = None;
         self.planned.pop_first().map(|(_, action)| action)
     }
 
     /// Drops all faults and repairs that are still to come.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.planned.clear();
     }
 }

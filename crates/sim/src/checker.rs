@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the checker knows of the store from its last look.
 #[derive(Default)]
-pub struct Checker {
+pub(crate) struct Checker {
     version: u64,
     sizes: [usize; 7],
     places: BTreeMap<RunId, Place>,
@@ -36,7 +36,7 @@ enum Place {
 
 impl Checker {
     /// Looks at the store if it changed.
-    pub fn look(&mut self, shared: &Shared) {
+    pub(crate) fn look(&mut self, shared: &Shared) {
         shared.memory.inspect(|state| {
             if state.version == self.version {
                 return;
@@ -57,7 +57,7 @@ impl Checker {
     }
 
     /// The whole audit of the store itself.
-    pub fn audit(&self, shared: &Shared) {
+    pub(crate) fn audit(&self, shared: &Shared) {
         if let Some(Ok(audit)) = shared.memory.audit().now_or_never()
             && let Some(violation) = audit.violations.first()
         {
@@ -67,7 +67,7 @@ impl Checker {
     }
 
     /// Starts from what a failover left: what it took is not held against anybody.
-    pub fn rebase(&mut self, shared: &Shared) {
+    pub(crate) fn rebase(&mut self, shared: &Shared) {
         shared.memory.inspect(|state| {
             let mut truth = shared.truth();
             let places = all_places(state, &mut truth);
@@ -217,9 +217,10 @@ impl Checker {
                 }
                 Ok(())
             }
-            (Some(Place::Leased { attempt: was, token, replica }), Place::Ready { attempt } | Place::Scheduled { attempt })
-                if was == attempt =>
-            {
+            (
+                Some(Place::Leased { attempt: was, token, replica }),
+                Place::Ready { attempt } | Place::Scheduled { attempt },
+            ) if was == attempt => {
                 let Some((ended, by)) = state.attempts.get(&(id, attempt)) else {
                     return Err(("G1", format!("attempt {attempt} left no trace")));
                 };

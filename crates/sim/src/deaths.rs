@@ -10,7 +10,7 @@ use everbeat_model::verdict::SubjectKind;
 use everbeat_store::memory::State;
 
 /// The replicas' heartbeat timeout, in microseconds.
-pub const TIMEOUT: u64 = 1_000_000;
+pub(crate) const TIMEOUT: u64 = 1_000_000;
 
 /// A stall or outage beyond half a timeout ends every observation. This much more leaves room for
 /// what was under way when it began.
@@ -21,9 +21,14 @@ const LONG: u64 = TIMEOUT / 2 + 250_000;
 const SLACK: u64 = 250_000;
 
 /// The judge with its look, and how long it had watched; nothing if nobody stood behind the row.
-pub type Watched = Option<((ReplicaId, u64), u64)>;
+pub(crate) type Watched = Option<((ReplicaId, u64), u64)>;
 
-pub fn check(truth: &Truth, state: &State, dead: ReplicaId, now: u64) -> Result<Watched, (&'static str, String)> {
+pub(crate) fn check(
+    truth: &Truth,
+    state: &State,
+    dead: ReplicaId,
+    now: u64,
+) -> Result<Watched, (&'static str, String)> {
     let label = truth.label_of(dead);
     let subject = dead.to_string();
     let about = |kind: SubjectKind, id: &str| kind == SubjectKind::Replica && id == subject;

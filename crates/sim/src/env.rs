@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub struct SimEnv {
+pub(crate) struct SimEnv {
     shared: Arc<Shared>,
     owner: Owner,
     host: usize,
@@ -19,7 +19,7 @@ pub struct SimEnv {
 }
 
 impl SimEnv {
-    pub fn new(shared: Arc<Shared>, owner: Owner, host: usize) -> SimEnv {
+    pub(crate) fn new(shared: Arc<Shared>, owner: Owner, host: usize) -> SimEnv {
         let rng = Mutex::new(Rng::new(shared.seed, 1000 + u64::from(owner)));
         SimEnv { shared, owner, host, rng }
     }
@@ -44,7 +44,8 @@ impl Env for SimEnv {
     }
 
     fn sleep_until(&self, at: BootInstant) -> BoxFuture<'static, ()> {
-        let micros = u64::try_from(at.0.as_micros()).unwrap_or(u64::MAX);
+        // Rounded up: no timer fires early.
+        let micros = u64::try_from(at.0.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
         self.shared.executor.sleep_until(micros.saturating_sub(self.booted())).boxed()
     }
 
@@ -61,7 +62,7 @@ impl Env for SimEnv {
 
 /// The kernel locks of one host. A crash drops the guards with the tasks that held them.
 #[derive(Default)]
-pub struct HostLocks(Arc<Mutex<BTreeMap<ReplicaId, bool>>>);
+pub(crate) struct HostLocks(Arc<Mutex<BTreeMap<ReplicaId, bool>>>);
 
 impl Locks for HostLocks {
     fn hold(&self, replica: ReplicaId) -> std::io::Result<LockGuard> {

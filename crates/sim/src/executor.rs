@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Whose task it is: one boot of one replica, or the world around them.
-pub type Owner = u32;
+pub(crate) type Owner = u32;
 
 /// The owner of messages under way and of whatever else no replica takes down with it.
-pub const WORLD: Owner = 0;
+pub(crate) const WORLD: Owner = 0;
 
 type Id = u64;
 
-pub struct Executor {
+pub(crate) struct Executor {
     inner: Mutex<Inner>,
 }
 
@@ -31,6 +31,8 @@ struct Inner {
     now: u64,
     next_id: Id,
     tasks: BTreeMap<Id, Slot>,
+    /// In order of their ids, not of their waking: some primitives wake their waiters in an order that
+    /// is random for each thread, and that must not enter the history.
     ready: Vec<Id>,
     frozen: BTreeSet<Owner>,
     /// Ready tasks of frozen owners.
@@ -54,15 +56,19 @@ struct Slot {
 
 /// What one step did.
 #[derive(Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Polled,
-    Panicked { owner: Owner, name: &'static str, message: String },
+    Panicked {
+        owner: Owner,
+        name: &'static str,
+        message: String,
+    },
     /// Nothing is ready at this instant.
     Idle,
 }
 
 impl Executor {
-    pub fn new() -> Arc<Executor> {
+    pub(crate) fn new() -> Arc<Executor> {
         Arc::new(Executor { inner: Mutex::default() })
     }
 
@@ -71,26 +77,26 @@ impl Executor {
     }
 
     /// Microseconds since the world began.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.inner().now
     }
 
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.inner().steps
     }
 
     /// A fingerprint of everything that was scheduled so far.
-    pub fn history(&self) -> u64 {
+    pub(crate) fn history(&self) -> u64 {
         self.inner().history
     }
 
     /// Adds what happened to the fingerprint.
-    pub fn note(&self, what: u64) {
+    pub(crate) fn note(&self, what: u64) {
         let mut inner = self.inner();
         inner.history = mix(inner.history ^ mix(what));
     }
 
-    pub fn spawn(self: &Arc<Executor>, owner: Owner, name: &'static str, task: BoxFuture<'static, ()>) -> Id {
+    pub(crate) fn spawn(self: &Arc<Executor>, owner: Owner, name: &'static str, task: BoxFuture<'static, ()>) -> Id {
         let mut inner = self.inner();
         let id = inner.next_id;
         inner.next_id += 1;
@@ -102,7 +108,7 @@ impl Executor {
 
     /// Ends a task at its next await. It is dropped when its turn comes, not inside the caller, who
     /// may hold locks that its destructors want.
-    pub fn abort(&self, id: Id) {
+    pub(crate) fn abort(&self, id: Id) {
         let mut inner = self.inner();
         if let Some(slot) = inner.tasks.get_mut(&id) {
             slot.aborted = true;
@@ -110,29 +116,30 @@ impl Executor {
         inner.enqueue(id);
     }
 
-    pub fn sleep_until(self: &Arc<Executor>, at: u64) -> Sleep {
+    pub(crate) fn sleep_until(self: &Arc<Executor>, at: u64) -> Sleep {
         Sleep { executor: self.clone(), at, timer: None }
     }
 
-    pub fn freeze(&self, owner: Owner) {
+    pub(crate) fn freeze(&self, owner: Owner) {
         self.inner().frozen.insert(owner);
     }
 
-    pub fn thaw(&self, owner: Owner) {
+    pub(crate) fn thaw(&self, owner: Owner) {
         let mut inner = self.inner();
         inner.frozen.remove(&owner);
         let (mine, others) = std::mem::take(&mut inner.parked).into_iter().partition(|(parked, _)| *parked == owner);
         inner.parked = others;
         let mine: Vec<(Owner, Id)> = mine;
         inner.ready.extend(mine.into_iter().map(|(_, id)| id));
+        inner.ready.sort_unstable();
     }
 
-    pub fn is_frozen(&self, owner: Owner) -> bool {
+    pub(crate) fn is_frozen(&self, owner: Owner) -> bool {
         self.inner().frozen.contains(&owner)
     }
 
     /// Drops all tasks of an owner.
-    pub fn crash(&self, owner: Owner) {
+    pub(crate) fn crash(&self, owner: Owner) {
         let mut inner = self.inner();
         let doomed: Vec<Id> = inner.tasks.iter().filter(|(_, slot)| slot.owner == owner).map(|(id, _)| *id).collect();
         let slots: Vec<Slot> = doomed.iter().filter_map(|id| inner.tasks.remove(id)).collect();
@@ -143,7 +150,7 @@ impl Executor {
     }
 
     /// Ends everything, so that no cycle of handles outlives the simulation.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let slots = std::mem::take(&mut self.inner().tasks);
         drop(slots);
         let timers = std::mem::take(&mut self.inner().timers);
@@ -151,7 +158,7 @@ impl Executor {
     }
 
     /// Polls one ready task, chosen by chance.
-    pub fn step(&self, rng: &mut Rng) -> Step {
+    pub(crate) fn step(&self, rng: &mut Rng) -> Step {
         let Some((id, owner, name, future, waker)) = self.take_ready(rng) else { return Step::Idle };
         let Some(mut future) = future else { return Step::Polled };
         let mut context = Context::from_waker(&waker);
@@ -189,7 +196,7 @@ impl Executor {
                 return None;
             }
             let place = rng.below(inner.ready.len() as u64) as usize;
-            let id = inner.ready.swap_remove(place);
+            let id = inner.ready.remove(place);
             let Some(slot) = inner.tasks.get_mut(&id) else { continue };
             if inner.frozen.contains(&slot.owner) {
                 inner.parked.push((slot.owner, id));
@@ -211,12 +218,12 @@ impl Executor {
     }
 
     /// When the next timer is due.
-    pub fn next_timer(&self) -> Option<u64> {
+    pub(crate) fn next_timer(&self) -> Option<u64> {
         self.inner().timers.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Lets time pass until `at`, and wakes what is due by then.
-    pub fn advance(&self, at: u64) {
+    pub(crate) fn advance(&self, at: u64) {
         let mut inner = self.inner();
         inner.now = inner.now.max(at);
         let later = inner.timers.split_off(&(at + 1, 0));
@@ -231,7 +238,8 @@ impl Inner {
         if let Some(slot) = self.tasks.get_mut(&id)
             && !std::mem::replace(&mut slot.queued, true)
         {
-            self.ready.push(id);
+            let place = self.ready.binary_search(&id).unwrap_or_else(|place| place);
+            self.ready.insert(place, id);
         }
     }
 }
@@ -250,7 +258,7 @@ impl Wake for TaskWaker {
 }
 
 /// Resolves when simulated time has reached `at`.
-pub struct Sleep {
+pub(crate) struct Sleep {
     executor: Arc<Executor>,
     at: u64,
     timer: Option<u64>,

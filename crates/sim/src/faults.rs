@@ -78,7 +78,11 @@ impl World {
                     let run = *self.rng.pick(&runs);
                     let cancels = matches!(action, Action::Cancel);
                     self.ask(if cancels { "cancel" } else { "retry" }, move |engine| async move {
-                        if cancels { engine.cancel(run).await.ok() } else { engine.retry(run).await.ok() };
+                        if cancels {
+                            engine.cancel(run).await.ok()
+                        } else {
+                            engine.retry(run).await.ok()
+                        };
                     });
                 }
             }
@@ -95,8 +99,12 @@ impl World {
 
     fn fault(&mut self, fault: Fault) {
         let now = self.shared.now();
-        let up: Vec<(usize, Owner)> =
-            self.hosts.iter().enumerate().filter_map(|(host, at)| at.boot.as_ref().map(|(owner, _)| (host, *owner))).collect();
+        let up: Vec<(usize, Owner)> = self
+            .hosts
+            .iter()
+            .enumerate()
+            .filter_map(|(host, at)| at.boot.as_ref().map(|(owner, _)| (host, *owner)))
+            .collect();
         if up.is_empty() {
             return;
         }
@@ -248,7 +256,12 @@ impl World {
 
     fn end_common(&mut self) {
         let now = self.shared.now();
-        self.shared.truth().common.iter_mut().filter(|window| window.to.is_none()).for_each(|window| window.to = Some(now));
+        self.shared
+            .truth()
+            .common
+            .iter_mut()
+            .filter(|window| window.to.is_none())
+            .for_each(|window| window.to = Some(now));
         self.shared.trace(|_| "the store answers again".to_string());
     }
 
@@ -257,7 +270,8 @@ impl World {
         self.tell("failover that loses commits", None);
         self.shared.network().epoch += 1;
         let mut truth = self.shared.truth();
-        let voided: Vec<_> = truth.granted_at.iter().filter(|(_, at)| **at >= copied_at).map(|(token, _)| *token).collect();
+        let voided: Vec<_> =
+            truth.granted_at.iter().filter(|(_, at)| **at >= copied_at).map(|(token, _)| *token).collect();
         truth.voided.extend(voided);
         let before = truth.accepted.len();
         truth.accepted.retain(|id| state.runs.contains_key(id));
@@ -394,7 +408,9 @@ impl World {
         let request = async move {
             match within(&*env, PATIENCE, engine.submit(submit, None)).await {
                 Some(Ok(accepted)) => acknowledged(&shared, accepted.id, None, epoch),
-                Some(Err(error)) => shared.truth().violate("liveness", format!("a healed replica refuses runs: {error}")),
+                Some(Err(error)) => {
+                    shared.truth().violate("liveness", format!("a healed replica refuses runs: {error}"))
+                }
                 None => shared.truth().violate("liveness", "a healed replica does not answer a submission".to_string()),
             }
         };

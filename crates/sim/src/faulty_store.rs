@@ -13,13 +13,11 @@ use everbeat_model::lease::Shown;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
-use everbeat_model::{
-    Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId,
-};
+use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{
     Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, Error, EventPage, Events, Held, Joined, Memory, Promoted,
-    Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter,
-    Verdicts, WakeSignal, Wakes, Which,
+    Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter, Verdicts,
+    WakeSignal, Wakes, Which,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -29,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-pub struct FaultyStore {
+pub(crate) struct FaultyStore {
     shared: Arc<Shared>,
     owner: Owner,
     wakes: Arc<WakeBoard>,
@@ -37,7 +35,7 @@ pub struct FaultyStore {
 
 /// One wake channel per boot, so that a hint can be lost for one and arrive twice for another.
 #[derive(Default)]
-pub struct WakeBoard(Mutex<BTreeMap<Owner, Arc<watch::Sender<u64>>>>);
+pub(crate) struct WakeBoard(Mutex<BTreeMap<Owner, Arc<watch::Sender<u64>>>>);
 
 impl WakeBoard {
     fn of(&self, owner: Owner) -> Arc<watch::Sender<u64>> {
@@ -46,7 +44,7 @@ impl WakeBoard {
     }
 
     /// A boot that is over hears nothing any more.
-    pub fn forget(&self, owner: Owner) {
+    pub(crate) fn forget(&self, owner: Owner) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&owner);
     }
 
@@ -56,12 +54,16 @@ impl WakeBoard {
 }
 
 impl FaultyStore {
-    pub fn new(shared: Arc<Shared>, owner: Owner, wakes: Arc<WakeBoard>) -> FaultyStore {
+    pub(crate) fn new(shared: Arc<Shared>, owner: Owner, wakes: Arc<WakeBoard>) -> FaultyStore {
         wakes.of(owner);
         FaultyStore { shared, owner, wakes }
     }
 
-    async fn call<T, F>(&self, name: &'static str, operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static) -> Result<T>
+    async fn call<T, F>(
+        &self,
+        name: &'static str,
+        operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static,
+    ) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
@@ -213,9 +215,24 @@ impl Message {
 /// A call that took longer is a fault of its own.
 const SLOW: u64 = 20_000;
 
-/// Calls that every replica makes all the time; a history that tells them tells nothing else.
-const QUIET: [&str; 8] =
-    ["renew", "observe", "promote", "cancel_asked", "lease_index", "sweep_due", "was_settled", "verdicts"];
+/// Calls that every replica makes all the time, or that are told in words of their own.
+const QUIET: [&str; 15] = [
+    "cancel_asked",
+    "claim",
+    "forget_replicas",
+    "forget_runs",
+    "forget_verdicts",
+    "held",
+    "lease_index",
+    "observe",
+    "promote",
+    "renew",
+    "settle",
+    "sweep_due",
+    "trim_events",
+    "verdicts",
+    "was_settled",
+];
 
 #[async_trait]
 impl Runs for FaultyStore {
@@ -252,7 +269,11 @@ impl Runs for FaultyStore {
                 shared.trace(|truth| {
                     let (name, rescue) = (truth.name(shown.run_id), if shown.rescue { " (rescue)" } else { "" });
                     let outcome = outcome.as_str();
-                    format!("{} settles {name} attempt {} {outcome}{rescue}: {answer:?}", truth.label(owner), shown.attempt)
+                    format!(
+                        "{} settles {name} attempt {} {outcome}{rescue}: {answer:?}",
+                        truth.label(owner),
+                        shown.attempt
+                    )
                 });
             }
         };

@@ -12,37 +12,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Script {
-    pub steps_ms: Vec<u64>,
+pub(crate) struct Script {
+    pub(crate) steps_ms: Vec<u64>,
     /// Beats by hand after every step.
-    pub beats: bool,
+    pub(crate) beats: bool,
     /// Promises silence with every beat.
-    pub promises_ms: Option<u64>,
-    pub timeout_ms: Option<u64>,
-    pub progresses: bool,
-    pub stall_ms: Option<u64>,
-    pub checkpoints: bool,
+    pub(crate) promises_ms: Option<u64>,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) progresses: bool,
+    pub(crate) stall_ms: Option<u64>,
+    pub(crate) checkpoints: bool,
     /// Attempts up to this one fail.
-    pub fails_until: u32,
-    pub panics_until: u32,
-    pub fails_for_good: bool,
+    pub(crate) fails_until: u32,
+    pub(crate) panics_until: u32,
+    pub(crate) fails_for_good: bool,
     /// Sleeps without listening: it has to be killed.
-    pub stubborn: bool,
-    pub stops: bool,
+    pub(crate) stubborn: bool,
+    pub(crate) stops: bool,
 }
 
 /// What a stored result must say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Product {
-    pub run: RunId,
-    pub attempt: u32,
-    pub owner: Owner,
-    pub nonce: u64,
+pub(crate) struct Product {
+    pub(crate) run: RunId,
+    pub(crate) attempt: u32,
+    pub(crate) owner: Owner,
+    pub(crate) nonce: u64,
 }
 
-pub struct Work {
-    pub shared: Arc<Shared>,
-    pub owner: Owner,
+pub(crate) struct Work {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) owner: Owner,
 }
 
 #[async_trait]
@@ -65,6 +65,11 @@ impl Handler for Work {
             if script.checkpoints {
                 let reached = place as u64 + 1;
                 let epoch = self.shared.network().epoch;
+                if let Some(timeout) = script.timeout_ms {
+                    // A checkpoint is a sign of its own, and promises nothing.
+                    let earliest = self.shared.now() + timeout * 1000;
+                    self.shared.truth().not_silent_before.insert((run, attempt), earliest);
+                }
                 ctx.checkpoint(&reached).await.map_err(stopped)?;
                 // What a failover in between may have taken back is not promised.
                 if self.shared.network().epoch == epoch {
@@ -129,13 +134,12 @@ struct Performing {
 impl Performing {
     fn begin(work: &Work, ctx: &Ctx, script: &Script) -> Performing {
         let (shared, owner) = (work.shared.clone(), work.owner);
-        let (run, attempt, started) = (ctx.run_id(), ctx.attempt(), shared.now());
+        let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let queue = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.queue.clone()));
         let mut truth = shared.truth();
         truth.last_nonce += 1;
         let nonce = truth.last_nonce;
-        let performance =
-            Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops: script.stops, started };
+        let performance = Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops: script.stops };
         truth.performing.insert(nonce, performance);
         truth.performing_changed = true;
         truth.performers.insert(nonce, (owner, run, attempt));

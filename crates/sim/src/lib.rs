@@ -59,5 +59,5 @@ pub fn run_seed(seed: u64, options: Options) -> Result<Report, Box<Violation>> {
 
 /// The history of one seed, line by line, with its end.
 pub fn tell_seed(seed: u64, options: Options) -> (Vec<String>, Report, Option<Violation>) {
-    World::new(seed, options.hole, true).tell()
+    World::new(seed, options.hole, true).recount()
 }

@@ -7,43 +7,43 @@ use std::collections::BTreeMap;
 
 /// How a call that cannot get through looks to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     Fails,
     Hangs,
 }
 
 /// Faults that chance deals out call by call, as shares of all calls.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rates {
-    pub error_before: f64,
-    pub error_after: f64,
-    pub hang_before: f64,
-    pub hang_after: f64,
-    pub slow: f64,
+pub(crate) struct Rates {
+    pub(crate) error_before: f64,
+    pub(crate) error_after: f64,
+    pub(crate) hang_before: f64,
+    pub(crate) hang_after: f64,
+    pub(crate) slow: f64,
     /// The caller sees an error, and the call takes effect later all the same.
-    pub late: f64,
-    pub wake_lost: f64,
-    pub wake_doubled: f64,
+    pub(crate) late: f64,
+    pub(crate) wake_lost: f64,
+    pub(crate) wake_doubled: f64,
 }
 
-pub struct Network {
-    pub rng: Rng,
-    pub rates: Rates,
+pub(crate) struct Network {
+    pub(crate) rng: Rng,
+    pub(crate) rates: Rates,
     /// Replicas cut off from the store, one by one.
-    pub cut: BTreeMap<Owner, Manner>,
+    pub(crate) cut: BTreeMap<Owner, Manner>,
     /// Nobody reaches the store.
-    pub outage: Option<Manner>,
+    pub(crate) outage: Option<Manner>,
     /// Renewals fail for everybody, and everything else works.
-    pub renewals: Option<Manner>,
+    pub(crate) renewals: Option<Manner>,
     /// Rises when the store fails over: what was under way to the old one is gone.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// Replicas pushed about by the driver: their calls are slow more often.
-    pub slow_owner: Option<Owner>,
+    pub(crate) slow_owner: Option<Owner>,
 }
 
 /// What will become of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     Through { before: u64, after: u64 },
     ErrorBefore(u64),
     ErrorAfter { before: u64, after: u64 },
@@ -53,7 +53,7 @@ pub enum Fate {
 }
 
 impl Network {
-    pub fn new(seed: u64, rates: Rates) -> Network {
+    pub(crate) fn new(seed: u64, rates: Rates) -> Network {
         Network {
             rng: Rng::new(seed, 3),
             rates,
@@ -65,7 +65,7 @@ impl Network {
         }
     }
 
-    pub fn fate(&mut self, owner: Owner) -> Fate {
+    pub(crate) fn fate(&mut self, owner: Owner) -> Fate {
         let rates = self.rates;
         let slow = if self.slow_owner == Some(owner) { 0.5 } else { rates.slow };
         let rng = &mut self.rng;
@@ -87,12 +87,12 @@ impl Network {
     }
 
     /// What stands in the way of a message between this replica and the store just now.
-    pub fn obstacle(&self, owner: Owner, renewal: bool) -> Option<Manner> {
+    pub(crate) fn obstacle(&self, owner: Owner, renewal: bool) -> Option<Manner> {
         self.cut.get(&owner).copied().or(self.outage).or(if renewal { self.renewals } else { None })
     }
 
     /// How often a wake reaches its receiver, each time after how long.
-    pub fn wake(&mut self) -> Vec<u64> {
+    pub(crate) fn wake(&mut self) -> Vec<u64> {
         if self.rng.chance(self.rates.wake_lost) {
             return Vec::new();
         }

@@ -5,7 +5,7 @@ use crate::network::Rates;
 use crate::rng::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     Crash,
     Freeze,
     FreezeSeveral,
@@ -36,25 +36,25 @@ const ALL: [Fault; 12] = [
 ];
 
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub hosts: usize,
-    pub slots: usize,
+pub(crate) struct Plan {
+    pub(crate) hosts: usize,
+    pub(crate) slots: usize,
     /// Whether replicas of a host know each other's kernel locks.
-    pub locks: bool,
-    pub rates: Rates,
-    pub faults: Vec<Fault>,
+    pub(crate) locks: bool,
+    pub(crate) rates: Rates,
+    pub(crate) faults: Vec<Fault>,
     /// The mean pause between two faults, in microseconds.
-    pub pause: u64,
+    pub(crate) pause: u64,
     /// How long things break before they are healed.
-    pub trouble: u64,
-    pub submissions: u64,
-    pub commands: u64,
+    pub(crate) trouble: u64,
+    pub(crate) submissions: u64,
+    pub(crate) commands: u64,
     /// Hints stay unreliable after the healing, when nothing else does.
-    pub wakes_stay_lossy: bool,
+    pub(crate) wakes_stay_lossy: bool,
 }
 
 impl Plan {
-    pub fn of(seed: u64) -> Plan {
+    pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = Rng::new(seed, 1);
         let rng = &mut rng;
         let mut faults: Vec<Fault> = ALL.into_iter().filter(|_| rng.chance(0.4)).collect();

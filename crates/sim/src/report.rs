@@ -158,11 +158,7 @@ impl fmt::Display for Report {
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
-        write!(
-            f,
-            "verdicts: {}",
-            list(self.verdicts.iter().map(|(name, times)| format!("{name} {times}")).collect())
-        )
+        write!(f, "verdicts: {}", list(self.verdicts.iter().map(|(name, times)| format!("{name} {times}")).collect()))
     }
 }
 

@@ -8,17 +8,17 @@ use everbeat_store::Memory;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub struct Shared {
-    pub seed: u64,
-    pub executor: Arc<Executor>,
-    pub memory: Arc<Memory>,
-    pub clocks: Arc<Clocks>,
+pub(crate) struct Shared {
+    pub(crate) seed: u64,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) clocks: Arc<Clocks>,
     network: Mutex<Network>,
     truth: Mutex<Truth>,
 }
 
 impl Shared {
-    pub fn new(seed: u64, hosts: usize, hole: Option<Hole>, network: Network, truth: Truth) -> Arc<Shared> {
+    pub(crate) fn new(seed: u64, hosts: usize, hole: Option<Hole>, network: Network, truth: Truth) -> Arc<Shared> {
         let executor = Executor::new();
         let clocks = Arc::new(Clocks::new(hosts));
         let (time, store_clocks) = (executor.clone(), clocks.clone());
@@ -29,24 +29,24 @@ impl Shared {
         Arc::new(Shared { seed, executor, memory, clocks, network: Mutex::new(network), truth: Mutex::new(truth) })
     }
 
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.executor.now()
     }
 
-    pub fn network(&self) -> MutexGuard<'_, Network> {
+    pub(crate) fn network(&self) -> MutexGuard<'_, Network> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn truth(&self) -> MutexGuard<'_, Truth> {
+    pub(crate) fn truth(&self) -> MutexGuard<'_, Truth> {
         self.truth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn sleep(&self, micros: u64) -> Sleep {
+    pub(crate) fn sleep(&self, micros: u64) -> Sleep {
         self.executor.sleep_until(self.now() + micros)
     }
 
     /// Adds a line to the history, if somebody reads it.
-    pub fn trace(&self, line: impl FnOnce(&mut Truth) -> String) {
+    pub(crate) fn trace(&self, line: impl FnOnce(&mut Truth) -> String) {
         let mut truth = self.truth();
         if truth.tracing {
             let now = self.now();
@@ -57,7 +57,7 @@ impl Shared {
 }
 
 /// Wall clocks, which jump; each is the common time plus its own offset.
-pub struct Clocks {
+pub(crate) struct Clocks {
     hosts: Vec<AtomicI64>,
     store: AtomicI64,
     store_furthest: AtomicI64,
@@ -71,26 +71,26 @@ impl Clocks {
         Clocks { hosts, store: AtomicI64::new(0), store_furthest: AtomicI64::new(0) }
     }
 
-    pub fn wall(&self, host: usize, now: u64) -> StoreTime {
+    pub(crate) fn wall(&self, host: usize, now: u64) -> StoreTime {
         StoreTime(EPOCH_US + now as i64 + self.hosts[host].load(Ordering::Relaxed))
     }
 
-    pub fn store(&self, now: u64) -> StoreTime {
+    pub(crate) fn store(&self, now: u64) -> StoreTime {
         StoreTime(EPOCH_US + now as i64 + self.store.load(Ordering::Relaxed))
     }
 
-    pub fn jump_host(&self, host: usize, by: i64) {
+    pub(crate) fn jump_host(&self, host: usize, by: i64) {
         self.hosts[host].fetch_add(by, Ordering::Relaxed);
     }
 
-    pub fn jump_store(&self, by: i64) {
+    pub(crate) fn jump_store(&self, by: i64) {
         let offset = self.store.fetch_add(by, Ordering::Relaxed) + by;
         self.store_furthest.fetch_max(offset, Ordering::Relaxed);
     }
 
     /// Whoever corrects the store's clock sets it to the furthest it ever showed: due times that were
     /// stored meanwhile then come when they should, and not an hour late.
-    pub fn mend_store(&self) {
+    pub(crate) fn mend_store(&self) {
         self.store.store(self.store_furthest.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

@@ -7,56 +7,55 @@ use everbeat_model::{ReplicaId, RunId, Token, VerdictId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
-pub struct Truth {
-    pub tracing: bool,
-    pub trace: Vec<String>,
-    pub report: Report,
-    pub boots: BTreeMap<Owner, Boot>,
-    pub lives: BTreeMap<ReplicaId, LifeTruth>,
+pub(crate) struct Truth {
+    pub(crate) tracing: bool,
+    pub(crate) trace: Vec<String>,
+    pub(crate) report: Report,
+    pub(crate) boots: BTreeMap<Owner, Boot>,
+    pub(crate) lives: BTreeMap<ReplicaId, LifeTruth>,
     /// What is being performed now, by the nonce that its result would carry.
-    pub performing: BTreeMap<u64, Performance>,
-    pub performing_changed: bool,
-    pub last_nonce: u64,
+    pub(crate) performing: BTreeMap<u64, Performance>,
+    pub(crate) performing_changed: bool,
+    pub(crate) last_nonce: u64,
     /// Whoever performed or performs under a nonce.
-    pub performers: BTreeMap<u64, (Owner, RunId, u32)>,
+    pub(crate) performers: BTreeMap<u64, (Owner, RunId, u32)>,
     /// Leases that the store granted, by who asked, run and attempt.
-    pub grants: BTreeMap<(Owner, RunId, u32), Vec<Token>>,
-    pub granted_at: BTreeMap<Token, u64>,
+    pub(crate) grants: BTreeMap<(Owner, RunId, u32), Vec<Token>>,
+    pub(crate) granted_at: BTreeMap<Token, u64>,
     /// Grants that a failover took back without anybody knowing.
-    pub voided: BTreeSet<Token>,
+    pub(crate) voided: BTreeSet<Token>,
     /// Runs whose acceptance was acknowledged to a client.
-    pub accepted: BTreeSet<RunId>,
+    pub(crate) accepted: BTreeSet<RunId>,
     /// What each idempotency key was answered with.
-    pub keys: BTreeMap<String, RunId>,
+    pub(crate) keys: BTreeMap<String, RunId>,
     /// The furthest checkpoint that a performer was told is stored, by run.
-    pub checkpoints: BTreeMap<RunId, u64>,
+    pub(crate) checkpoints: BTreeMap<RunId, u64>,
     /// Reopenings that the store carried out and the checker has not seen yet.
-    pub reopenings: BTreeMap<RunId, u32>,
+    pub(crate) reopenings: BTreeMap<RunId, u32>,
     /// Runs whose cancel the store took, until they are reopened.
-    pub cancelled: BTreeSet<RunId>,
+    pub(crate) cancelled: BTreeSet<RunId>,
     /// Before this time an attempt may not be called silent, stalled or late, whatever clocks show.
-    pub not_silent_before: BTreeMap<(RunId, u32), u64>,
-    pub not_stalled_before: BTreeMap<(RunId, u32), u64>,
+    pub(crate) not_silent_before: BTreeMap<(RunId, u32), u64>,
+    pub(crate) not_stalled_before: BTreeMap<(RunId, u32), u64>,
     /// When nobody could renew.
-    pub common: Vec<Window>,
-    pub broken: Option<(&'static str, String)>,
-    names: BTreeMap<RunId, usize>,
+    pub(crate) common: Vec<Window>,
+    pub(crate) broken: Option<(&'static str, String)>,
+    pub(crate) names: BTreeMap<RunId, usize>,
 }
 
 /// One boot of one replica: the process, which may live several lives.
-pub struct Boot {
-    pub host: usize,
-    pub label: String,
-    pub state: BootState,
-    pub slots: usize,
+pub(crate) struct Boot {
+    pub(crate) label: String,
+    pub(crate) state: BootState,
+    pub(crate) slots: usize,
     /// When it was frozen or cut off.
-    pub windows: Vec<Window>,
+    pub(crate) windows: Vec<Window>,
     /// The last time that a call of its own went wrong.
-    pub troubled_at: u64,
+    pub(crate) troubled_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BootState {
+pub(crate) enum BootState {
     Up,
     Crashed,
     /// It left, in order.
@@ -64,88 +63,87 @@ pub enum BootState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    pub kind: WindowKind,
-    pub from: u64,
-    pub to: Option<u64>,
+pub(crate) struct Window {
+    pub(crate) kind: WindowKind,
+    pub(crate) from: u64,
+    pub(crate) to: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowKind {
+pub(crate) enum WindowKind {
     Frozen,
     Cut,
 }
 
-pub struct LifeTruth {
-    pub owner: Owner,
-    pub joined_at: u64,
+pub(crate) struct LifeTruth {
+    pub(crate) owner: Owner,
+    pub(crate) joined_at: u64,
     /// When its beat last changed in the store.
-    pub beat_at: u64,
-    pub beat: u64,
+    pub(crate) beat_at: u64,
+    pub(crate) beat: u64,
     /// It learned that it was judged, or its process joined anew.
-    pub over: bool,
+    pub(crate) over: bool,
     /// When its last acknowledged renewal was sent.
-    pub renewed: u64,
-    pub looked: Look,
+    pub(crate) renewed: u64,
+    pub(crate) looked: Look,
     /// What each of its verdicts on others rests on.
-    pub burials: BTreeMap<VerdictId, Look>,
+    pub(crate) burials: BTreeMap<VerdictId, Look>,
 }
 
 /// One reading of all replicas by one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Look {
-    pub sent: u64,
-    pub received: u64,
+pub(crate) struct Look {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
     /// When the reader's last renewal acknowledged by then was sent.
-    pub renewed: u64,
+    pub(crate) renewed: u64,
 }
 
 /// One attempt under way in a handler.
-pub struct Performance {
-    pub owner: Owner,
-    pub run: RunId,
-    pub attempt: u32,
-    pub queue: String,
+pub(crate) struct Performance {
+    pub(crate) owner: Owner,
+    pub(crate) run: RunId,
+    pub(crate) attempt: u32,
+    pub(crate) queue: String,
     /// Its policy says `when_isolated = stop`.
-    pub stops: bool,
-    pub started: u64,
+    pub(crate) stops: bool,
 }
 
 impl Truth {
-    pub fn violate(&mut self, guarantee: &'static str, detail: String) {
+    pub(crate) fn violate(&mut self, guarantee: &'static str, detail: String) {
         if self.broken.is_none() {
             self.broken = Some((guarantee, detail));
         }
     }
 
     /// A short name for a run, by the order in which they appeared.
-    pub fn name(&mut self, run: RunId) -> String {
+    pub(crate) fn name(&mut self, run: RunId) -> String {
         let next = self.names.len() + 1;
         format!("run {}", self.names.entry(run).or_insert(next))
     }
 
-    pub fn label(&self, owner: Owner) -> String {
+    pub(crate) fn label(&self, owner: Owner) -> String {
         self.boots.get(&owner).map_or_else(|| "world".to_string(), |boot| boot.label.clone())
     }
 
-    pub fn label_of(&self, life: ReplicaId) -> String {
+    pub(crate) fn label_of(&self, life: ReplicaId) -> String {
         self.lives.get(&life).map_or_else(|| life.to_string(), |life| self.label(life.owner))
     }
 
     /// Whether nobody stands behind this life any more.
-    pub fn over(&self, life: ReplicaId) -> bool {
-        self.lives.get(&life).is_none_or(|life| {
-            life.over || self.boots.get(&life.owner).is_none_or(|boot| boot.state != BootState::Up)
-        })
+    pub(crate) fn over(&self, life: ReplicaId) -> bool {
+        self.lives
+            .get(&life)
+            .is_none_or(|life| life.over || self.boots.get(&life.owner).is_none_or(|boot| boot.state != BootState::Up))
     }
 
-    pub fn open(&mut self, owner: Owner, kind: WindowKind, now: u64) {
+    pub(crate) fn open(&mut self, owner: Owner, kind: WindowKind, now: u64) {
         if let Some(boot) = self.boots.get_mut(&owner) {
             boot.windows.push(Window { kind, from: now, to: None });
         }
     }
 
-    pub fn close(&mut self, owner: Owner, kind: WindowKind, now: u64) {
+    pub(crate) fn close(&mut self, owner: Owner, kind: WindowKind, now: u64) {
         if let Some(boot) = self.boots.get_mut(&owner) {
             let open = boot.windows.iter_mut().filter(|window| window.kind == kind && window.to.is_none());
             open.for_each(|window| window.to = Some(now));
@@ -153,7 +151,7 @@ impl Truth {
     }
 
     /// Whether a failover took back the lease under which this is performed; then nobody can know.
-    pub fn is_void(&self, performance: &Performance) -> bool {
+    pub(crate) fn is_void(&self, performance: &Performance) -> bool {
         let grants = self.grants.get(&(performance.owner, performance.run, performance.attempt));
         grants.is_none_or(|tokens| tokens.iter().any(|token| self.voided.contains(token)))
     }

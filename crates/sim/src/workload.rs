@@ -9,14 +9,14 @@ use everbeat_store::Idempotency;
 use serde_json::json;
 use std::time::Duration;
 
-pub const TASKS: [&str; 2] = ["alpha", "beta"];
-pub const QUEUES: [&str; 3] = ["default", "other", "narrow"];
+pub(crate) const TASKS: [&str; 2] = ["alpha", "beta"];
+pub(crate) const QUEUES: [&str; 3] = ["default", "other", "narrow"];
 /// The queue of which each replica performs at most `NARROW` at once.
-pub const NARROW_QUEUE: &str = "narrow";
-pub const NARROW: usize = 1;
+pub(crate) const NARROW_QUEUE: &str = "narrow";
+pub(crate) const NARROW: usize = 1;
 
 /// What a run's own policy is laid over.
-pub fn base_policy() -> Policy {
+pub(crate) fn base_policy() -> Policy {
     Policy {
         heartbeat_interval: Duration::from_millis(200),
         heartbeat_timeout: Some(Duration::from_millis(1000)),
@@ -33,7 +33,7 @@ pub fn base_policy() -> Policy {
 }
 
 /// One submission. `serial` makes keys that sometimes repeat.
-pub fn submission(rng: &mut Rng, serial: u64, store_now: StoreTime) -> (Submit, Option<Idempotency>) {
+pub(crate) fn submission(rng: &mut Rng, serial: u64, store_now: StoreTime) -> (Submit, Option<Idempotency>) {
     let (policy, mut script) = flavour(rng);
     if rng.chance(0.15) {
         script.fails_until = rng.between(1, 6) as u32;

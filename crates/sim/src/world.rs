@@ -1,6 +1,6 @@
 //! One world from its beginning to its end: replicas on one store, under faults, then healed.
 
-use crate::agenda::{Action, Agenda};
+use crate::agenda::Agenda;
 use crate::checker::Checker;
 use crate::env::{HostLocks, SimEnv};
 use crate::executor::{Owner, Step};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub struct World {
+pub(crate) struct World {
     pub(crate) shared: Arc<Shared>,
     pub(crate) plan: Plan,
     pub(crate) rng: Rng,
@@ -36,7 +36,7 @@ pub struct World {
 }
 
 /// A machine, with the replica that runs on it, if any.
-pub struct Host {
+pub(crate) struct Host {
     pub(crate) boot: Option<(Owner, Engine)>,
     locks: Option<Arc<HostLocks>>,
     boots: u32,
@@ -51,7 +51,7 @@ const MOST_STEPS: u64 = 3_000_000;
 const AUDIT_EVERY: u64 = 4096;
 
 impl World {
-    pub fn new(seed: u64, hole: Option<Hole>, tracing: bool) -> World {
+    pub(crate) fn new(seed: u64, hole: Option<Hole>, tracing: bool) -> World {
         let plan = Plan::of(seed);
         let truth = Truth { tracing, ..Truth::default() };
         let shared = Shared::new(seed, plan.hosts, hole, Network::new(seed, plan.rates), truth);
@@ -73,7 +73,7 @@ impl World {
     }
 
     /// Lives through the whole history. Answers its report, and what broke, if anything did.
-    pub fn run(mut self) -> (Report, Option<Violation>) {
+    pub(crate) fn run(mut self) -> (Report, Option<Violation>) {
         self.shared.trace(|_| "the world begins".to_string());
         let plan = format!("{:?}", self.plan);
         self.shared.trace(|_| plan);
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Lives through it and tells all of it.
-    pub fn tell(self) -> (Vec<String>, Report, Option<Violation>) {
+    pub(crate) fn recount(self) -> (Vec<String>, Report, Option<Violation>) {
         let shared = self.shared.clone();
         let (report, mut violation) = self.run();
         let told = violation.as_mut().map(|violation| std::mem::take(&mut violation.trace));
@@ -141,7 +141,6 @@ impl World {
         *boots += 1;
         let label = format!("replica {host}.{boots}");
         let boot = Boot {
-            host,
             label: label.clone(),
             state: BootState::Up,
             slots: self.plan.slots,

@@ -90,7 +90,7 @@ fn drafts(at: StoreTime, runs: usize) -> Vec<NewRun> {
         unique_key: None,
     });
     let ids = id::Sequence::default();
-    let mut next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));
+    let next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));
     (0..runs).map(|_| NewRun { id: next(), spec: spec.clone(), run_at: None }).collect()
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(place: &Place, slots: usize) -> Result<Server, Failure> {
-        let fail = |error: &dyn std::fmt::Display| Failure::server(format!("the server cannot be started: {error}"), "");
+        let fail =
+            |error: &dyn std::fmt::Display| Failure::server(format!("the server cannot be started: {error}"), "");
         let env: Arc<dyn Env> = System::new();
         let store = place.open(&env).await?;
         let settings = Settings { slots, ..Settings::default() };
@@ -60,7 +61,8 @@ pub(crate) fn drive(url: &str, runs: u64, batch: u64, latency_runs: u64) -> Resu
     let client = Client::new(url);
     client.ready()?;
     client.post(&format!("/api/v1/queues/{QUEUE}/pause"), None)?;
-    let body = json!({ "runs": vec![json!({ "task": "noop", "queue": QUEUE }); usize::try_from(batch).unwrap_or(1)] }).to_string();
+    let body = json!({ "runs": vec![json!({ "task": "noop", "queue": QUEUE }); usize::try_from(batch).unwrap_or(1)] })
+        .to_string();
     let (left, begun) = (AtomicU64::new(runs.div_ceil(batch)), now());
     std::thread::scope(|scope| {
         let send = || {
@@ -71,7 +73,9 @@ pub(crate) fn drive(url: &str, runs: u64, batch: u64, latency_runs: u64) -> Resu
             Ok::<(), Failure>(())
         };
         let senders: Vec<_> = (0..SENDERS).map(|_| scope.spawn(send)).collect();
-        senders.into_iter().try_for_each(|sender| sender.join().unwrap_or_else(|_| Err(Failure::server("a sender broke", ""))))
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().unwrap_or_else(|_| Err(Failure::server("a sender broke", ""))))
     })?;
     let runs = runs.div_ceil(batch) * batch;
     let enqueue_per_s = runs as f64 / begun.elapsed().as_secs_f64();
@@ -130,14 +134,17 @@ impl Client {
 
     fn unfinished(&self) -> Result<u64, Failure> {
         let queues = self.get("/api/v1/queues")?;
-        let count = |queue: &Value| ["scheduled", "ready", "running"].iter().filter_map(|state| queue[state].as_u64()).sum::<u64>();
+        let count = |queue: &Value| {
+            ["scheduled", "ready", "running"].iter().filter_map(|state| queue[state].as_u64()).sum::<u64>()
+        };
         Ok(queues["items"].as_array().map_or(0, |queues| queues.iter().map(count).sum()))
     }
 
     /// Submits one run to the idle server; how long until it started, by the store's clock.
     fn latency(&self) -> Result<f64, Failure> {
         pause(Duration::from_millis(3));
-        let run: Value = serde_json::from_str(&self.post("/api/v1/runs", Some("{\"task\":\"noop\"}"))?).unwrap_or_default();
+        let run: Value =
+            serde_json::from_str(&self.post("/api/v1/runs", Some("{\"task\":\"noop\"}"))?).unwrap_or_default();
         let id = run["id"].as_str().unwrap_or_default();
         let run = self.get(&format!("/api/v1/runs/{id}?wait=finished&timeout=30s"))?;
         let time = |field: &str| run[field].as_str().and_then(|text| StoreTime::parse(text).ok());

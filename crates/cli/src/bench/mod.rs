@@ -136,6 +136,8 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
 
 fn percentiles(mut values: Vec<f64>) -> Percentiles {
     values.sort_by(f64::total_cmp);
-    let at = |share: f64| values.get(((values.len().saturating_sub(1)) as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    let at = |share: f64| {
+        values.get(((values.len().saturating_sub(1)) as f64 * share) as usize).copied().unwrap_or(f64::NAN)
+    };
     Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
 }

@@ -6,8 +6,10 @@ use crate::exit::{self, Failure};
 use crate::output::{self, plain};
 use everbeat_model::StoreTime;
 use serde_json::Value;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
+use ureq::Body;
 
 /// The server sends something at least every 15 s; silence beyond this is a connection that broke.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -24,14 +26,15 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
         reading.stream()?;
         return Ok(exit::DONE);
     }
-    let mut met = false;
+    let (mut met, mut told) = (false, false);
     loop {
         match reading.stream() {
             // Streams have an end; what follows is on the next one.
-            Ok(()) => met = true,
+            Ok(()) => (met, told) = (true, false),
             Err(trouble) if met && trouble.passing() => {
-                if let Trouble::Unreachable { base, cause } = &trouble {
-                    eprintln!("the server at {base} is away ({cause}); trying again");
+                if !told {
+                    eprintln!("{trouble}; trying again");
+                    told = true;
                 }
                 clock::Patience::new(None).pause(PAUSE);
             }
@@ -55,24 +58,22 @@ impl Reading<'_> {
     fn stream(&mut self) -> Result<(), Trouble> {
         let after = self.last.map(|id| id.to_string());
         let query: Vec<(&str, &str)> = after.as_deref().map(|after| ("after", after)).into_iter().collect();
-        let silence = if self.follow { SILENCE } else { CAUGHT_UP };
-        let body = self.to.client.stream("/api/v1/events", &query, silence)?;
+        let lines = lines(self.to.client.stream("/api/v1/events", &query, SILENCE)?);
+        let patience = if self.follow { Duration::MAX } else { CAUGHT_UP };
         let mut message = Message::default();
-        for line in BufReader::new(body.into_reader()).lines() {
-            match line {
-                Ok(line) if line.is_empty() => {
+        loop {
+            match lines.recv_timeout(patience) {
+                Ok(Ok(line)) if line.is_empty() => {
                     let message = std::mem::take(&mut message);
                     if !message.data.is_empty() && !self.tell(&message) {
                         return Ok(());
                     }
                 }
-                Ok(line) => message.add(&line),
-                Err(error) => {
-                    return if self.follow || over(&error) { Ok(()) } else { Err(self.to.client.away(&error)) };
-                }
+                Ok(Ok(line)) => message.add(&line),
+                Ok(Err(error)) if !self.follow => return Err(self.to.client.broken(&error)),
+                Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// Prints one event; answers whether to go on.
@@ -95,9 +96,18 @@ impl Reading<'_> {
     }
 }
 
-/// Silence, or the end of the connection.
-fn over(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::UnexpectedEof)
+/// The lines of a stream, read aside: whoever takes them can tell silence from slowness.
+fn lines(body: Body) -> Receiver<io::Result<String>> {
+    let (lines, read) = sync_channel(1000);
+    std::thread::spawn(move || {
+        for line in BufReader::new(body.into_reader()).lines() {
+            let broken = line.is_err();
+            if lines.send(line).is_err() || broken {
+                return;
+            }
+        }
+    });
+    read
 }
 
 fn line(event: &Value) -> String {

@@ -39,12 +39,13 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
 }
 
 fn run(run: &Value) -> Vec<Cell> {
+    let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
     let attempt = format!("{}/{}", plain(&run["attempt"]), plain(&run["max_attempts"]));
     vec![
         Cell::new(plain(&run["id"])),
         Cell::new(plain(&run["task"])),
         Cell::new(plain(&run["queue"])),
-        state(run["liveness"].as_str().filter(|life| *life != "alive").unwrap_or(&plain(&run["state"]))),
+        state(run["liveness"].as_str().filter(doubtful).unwrap_or(&plain(&run["state"]))),
         Cell::new(attempt),
         Cell::new(progress(&run["progress"])),
         Cell::new(if run["state"] == "running" { age(&run["last_heartbeat_at"]) } else { String::new() }),

@@ -38,7 +38,9 @@ impl Postgres {
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Postgres { folder, port, clock };
-        run(as_postgres(&binary("initdb")).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-D"]).arg(&data));
+        run(as_postgres(&binary("initdb"))
+            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-D"])
+            .arg(&data));
         server.begin();
         server
     }
@@ -57,7 +59,10 @@ impl Postgres {
         let mut command = as_postgres(&binary("pg_ctl"));
         if let Some(clock) = &self.clock {
             command.env("LD_PRELOAD", libfaketime());
-            command.env("FAKETIME_TIMESTAMP_FILE", clock).env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command
+                .env("FAKETIME_TIMESTAMP_FILE", clock)
+                .env("FAKETIME_NO_CACHE", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
         run(self.control(&mut command).args(["-w", "-o", &options, "start"]));
     }
@@ -87,18 +92,29 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let mut command = as_postgres(&binary("pg_ctl"));
-        let _already_stopped = self.control(&mut command).args(["-m", "immediate", "stop"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let _already_stopped = self
+            .control(&mut command)
+            .args(["-m", "immediate", "stop"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
     }
 }
 
 pub(crate) fn libfaketime() -> PathBuf {
-    let known = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime", "/usr/lib64/faketime"];
+    let known = [
+        "/usr/lib/x86_64-linux-gnu/faketime",
+        "/usr/lib/aarch64-linux-gnu/faketime",
+        "/usr/lib/faketime",
+        "/usr/lib64/faketime",
+    ];
     let found = known.iter().map(|folder| Path::new(folder).join("libfaketime.so.1")).find(|path| path.exists());
     found.expect("libfaketime is not installed: run scripts/test, which installs it")
 }
 
 fn binary(name: &str) -> PathBuf {
-    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let mut versions: Vec<PathBuf> =
+        fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     versions.sort();
     let installed = versions.iter().rev().map(|version| version.join("bin").join(name)).find(|path| path.exists());
     installed.unwrap_or_else(|| PathBuf::from(name))

@@ -73,6 +73,26 @@ impl Postgres {
         })
     }
 
+    /// Removes the schema of these options with all that is in it: what a benchmark leaves behind.
+    #[doc(hidden)]
+    pub async fn erase(url: &str, options: PostgresOptions) -> Result<()> {
+        let target = Target::new(url, &options)?;
+        let session = target.connect(Role::Slow).await.map_err(everbeat_store::Error::from)?;
+        let erased = session.client.batch_execute(&format!("drop schema if exists {} cascade", target.schema)).await;
+        erased.map_err(|error| everbeat_store::Error::Unavailable(error.to_string()))
+    }
+
+    /// The server's version and how durable its commits are, for a report of figures.
+    #[doc(hidden)]
+    pub async fn durability(url: &str) -> Result<String> {
+        let target = Target::new(url, &PostgresOptions { schema: "public".to_string(), ..PostgresOptions::default() })?;
+        let session = target.connect(Role::Slow).await.map_err(everbeat_store::Error::from)?;
+        let asked = "select 'PostgreSQL ' || current_setting('server_version') || ', fsync = ' || current_setting('fsync')
+            || ', synchronous_commit = ' || current_setting('synchronous_commit')";
+        let answer = session.client.query_one(asked, &[]).await;
+        answer.map(|row| row.get(0)).map_err(|error| everbeat_store::Error::Unavailable(error.to_string()))
+    }
+
     fn read(&self) -> &Link {
         &self.reads[self.next_read.fetch_add(1, Ordering::Relaxed) % self.reads.len()]
     }

@@ -20,12 +20,16 @@ pub(super) async fn progress_and_a_checkpoint_show_on_the_run(t: &Fixture) {
 
 pub(super) async fn a_sign_leaves_alone_what_it_does_not_carry(t: &Fixture) {
     let claimed = t.running().await;
-    let signs = [(Some("1"), None), (None, Some("2")), (None, None), (Some("null"), None)];
-    for (progress, checkpoint) in signs {
-        assert_eq!(told(t, sign(&claimed, progress, checkpoint)).await, HEARD);
+    for (given, kept) in [
+        ((Some("1"), None), (Some("1"), None)),
+        ((None, Some("2")), (Some("1"), Some("2"))),
+        ((None, None), (Some("1"), Some("2"))),
+        ((Some("null"), None), (Some("null"), Some("2"))),
+    ] {
+        assert_eq!(told(t, sign(&claimed, given.0, given.1)).await, HEARD);
+        let run = t.look(claimed.lease.run_id).await;
+        assert_eq!((run.progress, run.checkpoint), (kept.0.map(json), kept.1.map(json)), "after {given:?}");
     }
-    let run = t.look(claimed.lease.run_id).await;
-    assert_eq!((run.progress, run.checkpoint), (Some(json("null")), Some(json("2"))), "a null is something");
 }
 
 pub(super) async fn a_checkpoint_reaches_the_next_attempt(t: &Fixture) {

@@ -31,7 +31,8 @@ impl Replicas for Memory {
             clock_skew_ms,
             running: 0,
         };
-        state.replicas.insert(replica.id, row);
+        // A repeated or late join changes nothing: it must not bring back a row that was judged since.
+        state.replicas.entry(replica.id).or_insert(row);
         state.append(now, &[line("replica.joined", &replica.id.to_string(), None, None)]);
         state.version += 1;
         Ok(Joined { now, clock_skew_ms })

@@ -1,0 +1,136 @@
+use crate::common::{idle, request, token};
+use axum::body::Body;
+use everbeat_server::{Config, Scope};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+/// What callers rely on.
+const CONTRACT: [(&str, &str); 24] = [
+    ("get", "/"),
+    ("get", "/livez"),
+    ("get", "/readyz"),
+    ("get", "/metrics"),
+    ("get", "/openapi.json"),
+    ("post", "/api/v1/runs"),
+    ("post", "/api/v1/runs:batch"),
+    ("get", "/api/v1/runs"),
+    ("get", "/api/v1/runs/{id}"),
+    ("get", "/api/v1/runs/{id}/attempts"),
+    ("get", "/api/v1/runs/{id}/explain"),
+    ("get", "/api/v1/runs/{id}/logs"),
+    ("post", "/api/v1/runs/{id}/cancel"),
+    ("post", "/api/v1/runs/{id}/retry"),
+    ("get", "/api/v1/queues"),
+    ("post", "/api/v1/queues/{name}/pause"),
+    ("post", "/api/v1/queues/{name}/resume"),
+    ("get", "/api/v1/replicas"),
+    ("get", "/api/v1/replicas/{id}"),
+    ("post", "/api/v1/replicas/{id}/drain"),
+    ("get", "/api/v1/verdicts"),
+    ("get", "/api/v1/verdicts/{id}"),
+    ("get", "/api/v1/events"),
+    ("get", "/api/admin/invariants"),
+];
+
+async fn document(config: Config) -> Value {
+    idle(config).get("/openapi.json").await.ok()
+}
+
+fn operations(document: &Value) -> Vec<(String, String, Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let of = |(path, item): (&String, &Value)| {
+        let methods = METHODS.iter().filter(|method| item.get(**method).is_some());
+        methods.map(|method| (path.clone(), (*method).to_string(), item[*method].clone())).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(of).collect()
+}
+
+#[tokio::test]
+async fn the_document_is_openapi_3_1_and_names_everything_once() {
+    let document = document(Config::default()).await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let operations = operations(&document);
+    for (method, path) in CONTRACT {
+        assert!(operations.iter().any(|(known, by, _)| known == path && by == method), "{method} {path}");
+    }
+    let ids: BTreeSet<_> = operations.iter().map(|(.., operation)| operation["operationId"].to_string()).collect();
+    assert_eq!(ids.len(), operations.len());
+    let text = document.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().expect("a name").to_string();
+        assert!(document["components"]["schemas"].get(&name).is_some(), "{name} is referred to and not defined");
+    }
+}
+
+#[tokio::test]
+async fn every_documented_path_exists_and_knows_its_methods() {
+    let server = idle(Config::default());
+    for (path, method, _) in operations(&document(Config::default()).await) {
+        if path == "/api/v1/events" {
+            continue;
+        }
+        let concrete = path.replace("{id}", "00000000-0000-0000-0000-000000000007").replace("{name}", "default");
+        let answer = server.send(request(&method.to_uppercase(), &concrete, &[], Body::empty())).await;
+        assert_ne!(answer.status, 405, "{method} {path}");
+        if answer.status == 404 {
+            assert!(!answer.text().contains("no-such-path"), "{method} {path}");
+        }
+        let other = server.send(request("PATCH", &concrete, &[], Body::empty())).await;
+        assert_eq!(other.status, 405, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn every_operation_documents_what_it_can_answer_as_problems() {
+    for (path, method, operation) in operations(&document(Config::default()).await) {
+        let responses = operation["responses"].as_object().expect("responses");
+        let probe = path == "/livez" || path == "/readyz";
+        let mut expected: Vec<&str> = vec!["405"];
+        if !probe {
+            expected.extend(["400", "401", "403", "408", "413", "415", "429", "500", "503"]);
+        }
+        if operation.get("requestBody").is_some() {
+            expected.push("422");
+        }
+        if path.contains("{id}") {
+            expected.push("404");
+        }
+        for status in expected {
+            assert!(responses.contains_key(status), "{method} {path} does not document {status}");
+        }
+        for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400") {
+            let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
+            assert_eq!(schema, "#/components/schemas/Problem", "{method} {path} {status}");
+        }
+        assert!(path.ends_with("/logs") || responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_described_with_every_key_required() {
+    let document = document(Config::default()).await;
+    let run = &document["components"]["schemas"]["Run"];
+    let required = run["required"].as_array().expect("required").len();
+    assert_eq!(required, run["properties"].as_object().expect("properties").len());
+    assert_eq!(required, 26);
+    assert_eq!(document["components"]["schemas"]["NewRun"]["additionalProperties"], false);
+    let states = &document["components"]["schemas"]["RunStateName"]["enum"];
+    assert_eq!(*states, json!(["scheduled", "ready", "running", "succeeded", "failed", "cancelled"]));
+}
+
+#[tokio::test]
+async fn tokens_are_asked_for_in_the_document_if_they_are_in_fact() {
+    let open = document(Config::default()).await;
+    assert!(operations(&open).iter().all(|(.., operation)| operation.get("security").is_none()));
+    let config = Config { tokens: vec![token("reader", "secret", &[Scope::Read])], ..Config::default() };
+    let headers = [("authorization", "Bearer secret")];
+    let guarded = idle(config).send(request("GET", "/openapi.json", &headers, Body::empty())).await.ok();
+    assert_eq!(guarded["components"]["securitySchemes"]["token"]["scheme"], "bearer");
+    for (path, method, operation) in operations(&guarded) {
+        let probe = path == "/livez" || path == "/readyz";
+        let expected = if probe { Value::Null } else { json!([{"token": []}]) };
+        assert_eq!(operation["security"], expected, "{method} {path}");
+    }
+}

@@ -19,10 +19,6 @@ impl Patience {
         Patience(limit.and_then(|limit| Instant::now().checked_add(limit)))
     }
 
-    pub(crate) fn bounded(self) -> bool {
-        self.0.is_some()
-    }
-
     pub(crate) fn left(self) -> Duration {
         self.0.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }

@@ -11,10 +11,14 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// Between two tries to reach a server that is away.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits until a run is finished, through restarts of the server. A server that was never reached is
-/// an error at once, unless a limit says how long to try.
+/// How long to look for a server that was never reached, unless the wait itself is limited: a restart
+/// takes less, and a wrong address is not waited for forever.
+const FIRST_CONTACT: Duration = Duration::from_secs(10);
+
+/// Waits until a run is finished, through restarts of the server.
 pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut met: bool) -> Result<Answer, Failure> {
     let patience = Patience::new(limit);
+    let contact = Patience::new(Some(limit.unwrap_or(FIRST_CONTACT)));
     let path = format!("/api/v1/runs/{}", escape(id));
     let mut told = false;
     loop {
@@ -24,14 +28,14 @@ pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut m
             Ok(run) if is_finished(&run.value) => return Ok(run),
             Ok(_) => (met, told) = (true, false),
             Err(trouble) if trouble.timed_out() => (met, told) = (true, false),
-            Err(trouble) if trouble.passing() && (met || trouble.met() || patience.bounded()) => {
+            Err(trouble) if trouble.passing() => {
                 met |= trouble.met();
                 if !told {
                     eprintln!("{trouble}; still waiting");
                     told = true;
                 }
                 patience.pause(PAUSE);
-                if !met && patience.left().is_zero() {
+                if !met && contact.left().is_zero() {
                     return Err(trouble.into());
                 }
             }
@@ -60,7 +64,13 @@ pub(crate) fn code(client: &Client, run: &Value) -> Result<u8, Failure> {
 }
 
 fn last_outcome(client: &Client, run: &Value) -> Result<Option<String>, Failure> {
-    let attempts = attempts(client, run["id"].as_str().unwrap_or_default())?;
+    let contact = Patience::new(Some(FIRST_CONTACT));
+    let attempts = loop {
+        match attempts(client, run["id"].as_str().unwrap_or_default()) {
+            Err(trouble) if trouble.passing() && !contact.left().is_zero() => contact.pause(PAUSE),
+            answer => break answer?,
+        }
+    };
     let last = attempts.iter().max_by_key(|attempt| attempt["attempt"].as_u64());
     Ok(last.and_then(|attempt| attempt["outcome"].as_str()).map(ToString::to_string))
 }

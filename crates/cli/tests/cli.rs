@@ -44,7 +44,7 @@ fn bad_json_is_found_before_anything_is_sent() {
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_the_remedy() {
-    for args in [&["submit", "echo"][..], &["ls", "runs"], &["wait", "x"], &["wait", "x", "--timeout", "100ms"]] {
+    for args in [&["submit", "echo"][..], &["ls", "runs"], &["wait", "x", "--timeout", "100ms"]] {
         let output = run(&[&["--url", "http://127.0.0.1:1"], args].concat());
         check(&output, 3, &["http://127.0.0.1:1", "everbeat serve"]);
         assert_eq!(stdout(&output), "");

@@ -190,6 +190,11 @@ fn events_are_read_and_followed() {
     });
     follower.kill().expect("killed");
     follower.wait().expect("gone");
+
+    let mut unread = server.command(&["events", "-f", "--after", "0"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    drop(unread.stdout.take());
+    let ended = until(Duration::from_secs(30), "its end", || unread.try_wait().expect("it can be asked"));
+    assert_eq!(ended.code(), Some(0), "whoever has read enough is no error");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::Stop;
 use crate::life::Life;
-use crate::perform::Entry;
+use crate::perform::{Condemned, Entry};
 use crate::settle::Draft;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::time::format_duration;
@@ -139,12 +139,13 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
 
 /// Settles the attempt as judged and stops its performer, which keeps its slot until it has ended.
 async fn condemn(life: &Arc<Life>, entry: &Arc<Entry>, ending: Ending, draft: Draft, grace: Duration) {
-    if !entry.judge() {
-        return;
+    let counted = (draft.judgement.as_str(), draft.reason);
+    match entry.condemn(ending, Some(draft)) {
+        Condemned::Already => return,
+        Condemned::AfterItsEnd => {}
+        Condemned::Now(ending, draft) => life.settle(entry, ending, draft).await,
     }
-    metrics::counter!("everbeat_verdicts_total", "judgement" => draft.judgement.as_str(), "reason" => draft.reason)
-        .increment(1);
-    life.settle(entry, ending, Some(draft)).await;
+    metrics::counter!("everbeat_verdicts_total", "judgement" => counted.0, "reason" => counted.1).increment(1);
     if grace.is_zero() {
         entry.kill(Stop::Judged);
         return;

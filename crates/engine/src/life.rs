@@ -4,7 +4,7 @@
 use crate::engine::Core;
 use crate::env::within;
 use crate::locks::LockGuard;
-use crate::perform::{Entry, Table};
+use crate::perform::{Condemned, Entry, Table};
 use crate::settle::{Draft, Ended};
 use crate::sign::Signer;
 use crate::{Ctx, Stop, attend, claim, judge, renew, settle, sign, sweep};
@@ -74,7 +74,12 @@ impl Life {
     /// Lives until it leaves for good. A replica judged dead drops its work and joins again as another.
     pub(crate) async fn lead(core: Arc<Core>) {
         while !core.stopping() {
-            let Some((life, endings, signs, _lock)) = Life::join(&core).await else { return };
+            let Some((life, endings, signs, _lock)) = Life::join(&core).await else { break };
+            if core.stopping() {
+                // Told to stop while it was joining: nothing was claimed yet.
+                let _others_will_notice_by_silence = life.call(core.store.leave(life.id)).await;
+                break;
+            }
             core.set_life(Some(life.clone()));
             let spawn = |name, task| core.env.spawn(name, task);
             let tasks = vec![
@@ -252,7 +257,13 @@ impl Life {
 
     /// Begins to perform a claimed run.
     pub(crate) fn perform(self: &Arc<Life>, claimed: Claimed) {
-        let entry = Arc::new(Entry::new(claimed, self.core.env.boot()));
+        let now = self.core.env.boot();
+        let entry = Arc::new(Entry::new(claimed, now));
+        if entry.stops_when_isolated() && now >= self.pulse().renewed + self.core.settings.renew_deadline() {
+            // The answer came so late that others may have taken it over; if not, reconciliation
+            // releases it.
+            return;
+        }
         let watched = entry.next_check().is_some() || entry.stops_when_isolated();
         self.table().insert(entry.clone());
         if watched {
@@ -296,6 +307,9 @@ impl Life {
             && entry.judge()
         {
             self.settle(&entry, ending, None).await;
+        }
+        if let Some((ending, draft)) = entry.take_sentence() {
+            self.settle(&entry, ending, draft).await;
         }
         if self.table().ended(&entry) {
             self.freed.notify_one();
@@ -348,9 +362,9 @@ impl Life {
         within(&*self.core.env, grace, self.emptied()).await;
         let unfinished = self.table().all();
         for entry in unfinished {
-            if entry.judge() {
-                let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
-                self.settle(&entry, ending, None).await;
+            let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
+            if let Condemned::Now(ending, draft) = entry.condemn(ending, None) {
+                self.settle(&entry, ending, draft).await;
             }
             entry.kill(Stop::Draining);
         }

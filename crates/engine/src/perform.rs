@@ -3,9 +3,10 @@
 
 use crate::Stop;
 use crate::env::Task;
+use crate::settle::Draft;
 use everbeat_model::policy::{HeartbeatMode, WhenIsolated};
 use everbeat_model::run::Claimed;
-use everbeat_model::{BootInstant, Json, RunId, Token};
+use everbeat_model::{BootInstant, Ending, Json, RunId, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,10 +36,14 @@ pub(crate) struct Vital {
     pub(crate) queued: bool,
     /// An ending is on its way to the store; any other is late.
     pub(crate) judged: bool,
+    /// A judged ending that is written once the performer has ended.
+    sentence: Option<Sentence>,
     settled: bool,
     ended: bool,
     task: Option<Task>,
 }
+
+type Sentence = (Ending, Option<Draft>);
 
 impl Entry {
     pub(crate) fn new(claimed: Claimed, now: BootInstant) -> Entry {
@@ -54,6 +59,7 @@ impl Entry {
             kill_at: None,
             queued: false,
             judged: false,
+            sentence: None,
             settled: false,
             ended: false,
             task: None,
@@ -126,6 +132,26 @@ impl Entry {
         !std::mem::replace(&mut self.vital().judged, true)
     }
 
+    /// Judges the attempt from outside. Answers what to write now: nothing if it was judged already,
+    /// and nothing yet if its side effects are not fenced, for then no successor may begin before its
+    /// performer has ended.
+    pub(crate) fn condemn(&self, ending: Ending, draft: Option<Draft>) -> Condemned {
+        let mut vital = self.vital();
+        if std::mem::replace(&mut vital.judged, true) {
+            return Condemned::Already;
+        }
+        if self.stops_when_isolated() && !vital.ended {
+            vital.sentence = Some((ending, draft));
+            return Condemned::AfterItsEnd;
+        }
+        Condemned::Now(ending, draft)
+    }
+
+    /// What its performer's end lets be written.
+    pub(crate) fn take_sentence(&self) -> Option<Sentence> {
+        self.vital().sentence.take()
+    }
+
     pub(crate) fn settled(&self) -> bool {
         self.vital().settled
     }
@@ -178,12 +204,21 @@ impl Entry {
     }
 }
 
+/// When a judgement is written.
+pub(crate) enum Condemned {
+    Already,
+    AfterItsEnd,
+    Now(Ending, Option<Draft>),
+}
+
 /// All entries of a replica's life.
 #[derive(Default)]
 pub(crate) struct Table {
     entries: BTreeMap<Token, Arc<Entry>>,
     by_run: BTreeMap<RunId, Token>,
     timers: BTreeSet<(BootInstant, Token)>,
+    /// The one timer of each attempt that has any, so that it goes when the attempt does.
+    armed: BTreeMap<Token, BootInstant>,
     by_task: BTreeMap<String, usize>,
     by_queue: BTreeMap<String, usize>,
     isolating: usize,
@@ -200,7 +235,7 @@ impl Table {
         *self.by_queue.entry(spec.queue.clone()).or_default() += 1;
         self.isolating += usize::from(entry.stops_when_isolated());
         if let Some(at) = entry.next_check() {
-            self.timers.insert((at, entry.token()));
+            self.arm(at, entry.token());
         }
         self.by_run.insert(entry.claimed.lease.run_id, entry.token());
         self.entries.insert(entry.token(), entry);
@@ -253,6 +288,7 @@ impl Table {
         if self.entries.remove(&entry.token()).is_none() {
             return false;
         }
+        self.disarm(entry.token());
         let run = entry.claimed.lease.run_id;
         if self.by_run.get(&run) == Some(&entry.token()) {
             self.by_run.remove(&run);
@@ -270,9 +306,20 @@ impl Table {
         true
     }
 
-    /// Looks at an attempt at `at`, besides its own timers.
+    /// Looks at an attempt at `at`, or earlier if it is already to be looked at earlier.
     pub(crate) fn arm(&mut self, at: BootInstant, token: Token) {
+        if self.armed.get(&token).is_some_and(|armed| *armed <= at) {
+            return;
+        }
+        self.disarm(token);
+        self.armed.insert(token, at);
         self.timers.insert((at, token));
+    }
+
+    fn disarm(&mut self, token: Token) {
+        if let Some(at) = self.armed.remove(&token) {
+            self.timers.remove(&(at, token));
+        }
     }
 
     pub(crate) fn next_timer(&self) -> Option<BootInstant> {
@@ -284,6 +331,7 @@ impl Table {
         let mut due = BTreeMap::new();
         while let Some((at, token)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, token));
+            self.armed.remove(&token);
             if let Some(entry) = self.get(token) {
                 due.insert(token, entry);
             }

@@ -4,7 +4,9 @@ use crate::Stop;
 use crate::env::Env;
 use crate::life::{Life, Phase};
 use crate::perform::Entry;
-use everbeat_model::{BootInstant, Json, Token};
+use crate::settle::Draft;
+use everbeat_model::verdict::Judgement;
+use everbeat_model::{BootInstant, Ending, Json, Outcome, Token};
 use everbeat_store::{Sign, Signed};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -134,9 +136,14 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
                         Ok(())
                     }
                     Signed::Fenced => {
-                        // Its end has been stored by somebody else: nothing it does can count.
-                        if !pending.entry.vital().judged {
+                        // Its end has been stored by somebody else: nothing it does can count. Settled like
+                        // any other, it is fenced there too, which frees its slot and is recorded.
+                        if pending.entry.judge() {
                             pending.entry.kill(Stop::Fenced);
+                            let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
+                            let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
+                            let draft = Draft { judgement: Judgement::Fenced, reason: "fenced", evidence };
+                            life.settle(&pending.entry, ending, Some(draft)).await;
                         }
                         Err(Stop::Fenced)
                     }

@@ -51,6 +51,9 @@ pub enum Appearance {
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     beat: u64,
+    /// Compared, never reckoned with: a failover may set the beat back, and it then passes through the
+    /// same numbers again.
+    stamp: StoreTime,
     since: BootInstant,
     interval: Duration,
     changed: bool,
@@ -94,14 +97,21 @@ impl Watch {
             let afresh = self.starts_afresh(row, look, gap, outage);
             let sighting = self.sightings.entry(row.id).or_insert(Sighting {
                 beat: row.beat,
+                stamp: row.last_heartbeat_at,
                 since: look.received,
                 interval: row.heartbeat_interval,
                 changed: false,
                 doubted: false,
             });
-            if sighting.beat != row.beat {
-                *sighting =
-                    Sighting { beat: row.beat, since: look.received, changed: true, doubted: false, ..*sighting };
+            if (sighting.beat, sighting.stamp) != (row.beat, row.last_heartbeat_at) {
+                *sighting = Sighting {
+                    beat: row.beat,
+                    stamp: row.last_heartbeat_at,
+                    since: look.received,
+                    changed: true,
+                    doubted: false,
+                    ..*sighting
+                };
             } else if afresh {
                 sighting.since = look.received;
             }

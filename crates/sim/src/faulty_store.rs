@@ -83,12 +83,13 @@ impl FaultyStore {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let (fate, epoch) = {
+        let (fate, epoch, sign) = {
             let mut network = self.shared.network();
-            (network.fate(self.owner), network.epoch)
+            let sign = (name == "sign").then(|| network.sign_sent(self.owner));
+            (network.fate(self.owner), network.epoch, sign)
         };
         self.shared.truth().report.store_calls += 1;
-        let message = Message { shared: self.shared.clone(), owner: self.owner, name, epoch };
+        let message = Message { shared: self.shared.clone(), owner: self.owner, name, epoch, sign };
         let operation = move |memory: Arc<Memory>| -> BoxFuture<'static, Result<T>> { operation(memory).boxed() };
         self.shared.executor.spawn(WORLD, "message", message.travel(fate, operation, applied, answer).boxed());
         match answered.await {
@@ -109,6 +110,8 @@ struct Message {
     owner: Owner,
     name: &'static str,
     epoch: u64,
+    /// Its number, if it is a sign.
+    sign: Option<u64>,
 }
 
 impl Message {
@@ -175,6 +178,9 @@ impl Message {
         operation: impl FnOnce(Arc<Memory>) -> BoxFuture<'static, Result<T>>,
         applied: impl FnOnce(&Shared, &T),
     ) -> Result<T> {
+        if self.sign.is_some_and(|number| !self.shared.network().sign_arrives(self.owner, number)) {
+            return self.unavailable();
+        }
         let outcome = operation(self.shared.memory.clone()).await;
         if let Ok(done) = &outcome {
             applied(&self.shared, done);

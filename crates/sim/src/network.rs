@@ -37,6 +37,10 @@ pub(crate) struct Network {
     pub(crate) renewals: Option<Manner>,
     /// Rises when the store fails over: what was under way to the old one is gone.
     pub(crate) epoch: u64,
+    /// How many signs each replica has sent, and the last of them that arrived. They go over one
+    /// connection: none overtakes another.
+    pub(crate) signs_sent: BTreeMap<Owner, u64>,
+    pub(crate) signs_arrived: BTreeMap<Owner, u64>,
     /// Replicas pushed about by the driver: their calls are slow more often.
     pub(crate) slow_owner: Option<Owner>,
 }
@@ -61,6 +65,8 @@ impl Network {
             outage: None,
             renewals: None,
             epoch: 0,
+            signs_sent: BTreeMap::new(),
+            signs_arrived: BTreeMap::new(),
             slow_owner: None,
         }
     }
@@ -89,6 +95,21 @@ impl Network {
     /// What stands in the way of a message between this replica and the store just now.
     pub(crate) fn obstacle(&self, owner: Owner, renewal: bool) -> Option<Manner> {
         self.cut.get(&owner).copied().or(self.outage).or(if renewal { self.renewals } else { None })
+    }
+
+    /// Numbers a sign that is sent.
+    pub(crate) fn sign_sent(&mut self, owner: Owner) -> u64 {
+        let sent = self.signs_sent.entry(owner).or_default();
+        *sent += 1;
+        *sent
+    }
+
+    /// Whether a sign arrives before all that were sent after it.
+    pub(crate) fn sign_arrives(&mut self, owner: Owner, number: u64) -> bool {
+        let last = self.signs_arrived.entry(owner).or_default();
+        let in_order = number > *last;
+        *last = number.max(*last);
+        in_order
     }
 
     /// How often a wake reaches its receiver, each time after how long.

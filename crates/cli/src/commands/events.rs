@@ -15,7 +15,15 @@ use ureq::Body;
 const SILENCE: Duration = Duration::from_secs(60);
 /// The end of what is kept: what comes later than this did not lie ready.
 const CAUGHT_UP: Duration = Duration::from_millis(700);
+const AGAIN: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
+
+enum Ended {
+    /// The server ended it, or it broke.
+    Over,
+    /// What was asked for has been read, or nobody reads any more.
+    Enough,
+}
 
 /// Prints the events that are kept; with `--follow`, those that happen from now on.
 pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
@@ -29,8 +37,12 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
     let (mut met, mut told) = (false, false);
     loop {
         match reading.stream() {
+            Ok(Ended::Enough) => return Ok(exit::DONE),
             // Streams have an end; what follows is on the next one.
-            Ok(()) => (met, told) = (true, false),
+            Ok(Ended::Over) => {
+                (met, told) = (true, false);
+                clock::Patience::new(None).pause(AGAIN);
+            }
             Err(trouble) if met && trouble.passing() => {
                 if !told {
                     eprintln!("{trouble}; trying again");
@@ -55,7 +67,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads one stream to its end.
-    fn stream(&mut self) -> Result<(), Trouble> {
+    fn stream(&mut self) -> Result<Ended, Trouble> {
         let after = self.last.map(|id| id.to_string());
         let query: Vec<(&str, &str)> = after.as_deref().map(|after| ("after", after)).into_iter().collect();
         let lines = lines(self.to.client.stream("/api/v1/events", &query, SILENCE)?);
@@ -66,12 +78,14 @@ impl Reading<'_> {
                 Ok(Ok(line)) if line.is_empty() => {
                     let message = std::mem::take(&mut message);
                     if !message.data.is_empty() && !self.tell(&message) {
-                        return Ok(());
+                        return Ok(Ended::Enough);
                     }
                 }
                 Ok(Ok(line)) => message.add(&line),
                 Ok(Err(error)) if !self.follow => return Err(self.to.client.broken(&error)),
-                Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Ok(Ended::Over);
+                }
             }
         }
     }

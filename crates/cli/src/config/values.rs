@@ -50,8 +50,8 @@ pub(super) fn store_url(value: &Value) -> Result<String> {
 /// The password of a URL is nobody's business in logs and messages.
 pub(crate) fn mask(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_string() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    let Some(at) = rest[..end].rfind('@') else { return url.to_string() };
+    // The last @, whatever stands before it: a password may hold any sign.
+    let Some(at) = rest.rfind('@') else { return url.to_string() };
     match rest[..at].split_once(':') {
         Some((user, _)) => format!("{scheme}://{user}:…{}", &rest[at..]),
         None => url.to_string(),

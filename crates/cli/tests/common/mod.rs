@@ -71,9 +71,9 @@ impl Options {
 /// Judges death after one second, so that tests of it need not wait for minutes.
 pub(crate) fn quick() -> Options {
     Options::default()
-        .env("EVERBEAT_REPLICA__HEARTBEAT_INTERVAL", "100ms")
+        .env("EVERBEAT_REPLICA__HEARTBEAT_INTERVAL", "200ms")
         .env("EVERBEAT_REPLICA__HEARTBEAT_TIMEOUT", "1s")
-        .env("EVERBEAT_REPLICA__SWEEP_INTERVAL", "200ms")
+        .env("EVERBEAT_REPLICA__SWEEP_INTERVAL", "300ms")
         .env("EVERBEAT_REPLICA__POLL_INTERVAL", "100ms")
         .env("EVERBEAT_REPLICA__DRAIN_GRACE", "2s")
         .env("EVERBEAT_RUNS__BACKOFF", "{\"initial\":\"20ms\",\"max\":\"100ms\"}")

@@ -36,7 +36,7 @@ async fn a_server_that_ends_ends_streams_and_waits_and_itself() {
         exchange(&mut events, &get("/api/v1/events"), "retry:").await;
         let mut waiting = TcpStream::connect(address).await.expect("connected");
         waiting.write_all(get(&format!("/api/v1/runs/{run}?wait=finished")).as_bytes()).await.expect("sent");
-        // Answered after the wait began: requests of one server are taken in turn.
+        // One more exchange gives the wait time to begin; whether it did or not, it must end in order.
         exchange(&mut idle, &get("/readyz"), "ready").await;
         end.send(()).expect("serving");
         let mut rest = String::new();

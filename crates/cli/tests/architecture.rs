@@ -66,6 +66,15 @@ fn paths_that_the_documents_name_exist() {
     assert!(named > 20, "the documents name only {named} paths: is the search broken?");
 }
 
+#[test]
+fn the_configuration_page_is_what_the_binary_says() {
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_everbeat")).args(["config", "--markdown"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let written = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    assert_eq!(written, said, "write it anew: everbeat config --markdown > docs/configuration.md");
+}
+
 /// Words that can only be meant as paths inside this repository.
 fn is_path(word: &str) -> bool {
     ["crates/", "docs/", "scripts/", "deploy/", "proto/", "sdk/", "../", "adr/"]

@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Options, Server, until};
+use common::{Options, Server, pause, until};
 use postgres::Postgres;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn a_hundred_thousand_leases_cost_a_row_per_interval() {
     let rows = || number("select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) from pg_stat_user_tables");
     let quiet = until(Duration::from_secs(60), "the load is over", || {
         let before = rows();
-        std::thread::sleep(Duration::from_secs(2));
+        pause(Duration::from_secs(2));
         let after = rows();
         (after - before <= 4).then_some(after)
     });
@@ -49,7 +49,7 @@ fn a_hundred_thousand_leases_cost_a_row_per_interval() {
     let first_lsn = postgres.query("select pg_current_wal_lsn()");
     until(Duration::from_secs(60), "ten intervals have passed", || (beat() >= first_beat + INTERVALS).then_some(()));
     let wal = number(&format!("select pg_wal_lsn_diff(pg_current_wal_lsn(), '{first_lsn}')::bigint"));
-    std::thread::sleep(Duration::from_secs(2));
+    pause(Duration::from_secs(2));
     let updates = rows() - first_rows;
     eprintln!("{LEASES} leases over {INTERVALS} intervals: {updates} row updates, {wal} bytes of WAL");
     assert!(updates <= MOST_ROW_UPDATES, "{updates} row updates");

@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Server, quick, until};
+use common::{Server, pause, quick, until};
 use postgres::{Postgres, libfaketime};
 use serde_json::json;
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn a_database_clock_that_jumps_an_hour_changes_no_verdict() {
             (if least > 0 { moved > least } else { moved < least + 1000 }).then_some(())
         });
         // Long enough for a wrong verdict: two timeouts.
-        std::thread::sleep(Duration::from_secs(2));
+        pause(Duration::from_secs(2));
     }
     for run in &runs {
         let finished = servers[1].wait(run);

@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Server, quick, until};
+use common::{Server, pause, quick, until};
 use postgres::Postgres;
 use serde_json::json;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn an_outage_loses_no_attempt_and_results_of_meanwhile_count() {
     assert!(refused["hint"].as_str().unwrap().contains("try again"), "{refused}");
     until(OUTAGE, "the servers say that they are not ready", || (servers[2].status("/readyz") == 503).then_some(()));
     assert_eq!(servers[2].status("/livez"), 200);
-    std::thread::sleep(OUTAGE);
+    pause(OUTAGE);
     postgres.begin();
 
     for run in &runs {
@@ -49,7 +49,7 @@ fn work_that_must_stop_when_isolated_is_stopped_by_the_renew_deadline_and_retrie
     runs.iter().for_each(|run| servers[0].until_state(run, "running"));
 
     postgres.stop();
-    std::thread::sleep(OUTAGE);
+    pause(OUTAGE);
     postgres.begin();
 
     for run in &runs {

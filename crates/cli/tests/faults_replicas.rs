@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Server, quick, until};
+use common::{Server, pause, quick, until};
 use postgres::Postgres;
 use serde_json::json;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn a_frozen_replica_is_fenced_when_it_wakes_and_joins_again_as_another() {
     });
     assert_eq!(moved["replica_id"], second.replica_id().as_str());
     // Frozen for three timeouts at least, and past the end of its own sleep.
-    std::thread::sleep(THREE_SECONDS);
+    pause(THREE_SECONDS);
     first.signal("CONT");
 
     let reborn = until(THREE_SECONDS * 3, "it has joined again", || {

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Options, Server, until};
+use common::{Options, Server, pause, stopwatch, until};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const KILLS: u32 = 200;
 const CLIENTS: usize = 3;
@@ -39,7 +39,7 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
                 scope.spawn(move || load(server, client, sent, stop));
             }
             // A different moment each time, from a fixed sequence.
-            std::thread::sleep(Duration::from_millis(u64::from(20 + (kill * 37) % 60)));
+            pause(Duration::from_millis(u64::from(20 + (kill * 37) % 60)));
             server.kill9_shared();
             stop.store(true, Ordering::SeqCst);
         });
@@ -82,7 +82,7 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
 
 /// How long the new server took until no lease of a predecessor was left, by proof and not by silence.
 fn taken_back(server: &Server) -> Duration {
-    let begun = Instant::now();
+    let begun = stopwatch();
     let me = server.replica_id();
     until(Duration::from_secs(20), "the predecessor is judged and its runs are taken back", || {
         let replicas = server.get("/api/v1/replicas");

@@ -318,30 +318,34 @@ impl Life {
 
     /// Hands a judged entry's ending to the settling loop.
     pub(crate) async fn settle(&self, entry: &Arc<Entry>, ending: Ending, draft: Option<Draft>) {
-        let ended = Ended { entry: entry.clone(), ending, draft, cancel_asked: false };
+        let ended = Ended { entry: entry.clone(), ending, draft, cancel_asked: false, tried: false };
         // The channel has a place for every slot; it is only ever closed when this life is over.
         let _life_is_over = self.endings.send(ended).await;
     }
 
     /// After a judgement by others nothing of this life counts: stop its work and say so.
     async fn abandon(&self) {
-        let entries = self.table().all();
-        let mut fenced = Vec::new();
-        for entry in entries {
+        let mut unsettled = Vec::new();
+        for entry in self.table().all() {
             if !entry.settled() {
-                let had_ended = !entry.judge();
-                let draft = Draft {
-                    judgement: Judgement::Fenced,
-                    reason: "replica_dead",
-                    evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal", "had_ended": had_ended }),
-                };
-                fenced.push(draft.verdict(
-                    self,
-                    &entry,
-                    "its result counts for nothing; the run went on without it".to_string(),
-                ));
+                unsettled.push((!entry.judge(), entry.clone()));
             }
             entry.kill(Stop::Fenced);
+        }
+        let mut fenced = Vec::new();
+        let mut lookups = 0;
+        for (had_ended, entry) in unsettled {
+            lookups += usize::from(had_ended);
+            if had_ended && (lookups > FENCED_BATCH || self.may_count(&entry).await) {
+                continue;
+            }
+            let draft = Draft {
+                judgement: Judgement::Fenced,
+                reason: "replica_dead",
+                evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal", "had_ended": had_ended }),
+            };
+            let then = "its result counts for nothing; the run went on without it".to_string();
+            fenced.push(draft.verdict(self, &entry, then));
         }
         metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
         for chunk in fenced.chunks(FENCED_BATCH) {
@@ -349,6 +353,15 @@ impl Life {
                 tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
             }
         }
+    }
+
+    /// Whether an ending of this attempt was accepted after all: a write that was never answered may
+    /// have happened. What cannot be looked up may count too; nothing false is recorded of it.
+    pub(crate) async fn may_count(&self, entry: &Entry) -> bool {
+        let lease = &entry.claimed.lease;
+        let Ok(attempts) = self.call(self.core.store.attempts(lease.run_id)).await else { return true };
+        let mut mine = attempts.iter().filter(|ended| ended.attempt == lease.attempt && ended.replica_id == self.id);
+        mine.any(|ended| ended.outcome.is_some_and(|outcome| outcome != Outcome::Lost))
     }
 
     /// Lets work finish for the grace period, releases the rest, and leaves. Beating stops last.

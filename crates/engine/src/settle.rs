@@ -22,6 +22,8 @@ pub(crate) struct Ended {
     pub(crate) draft: Option<Draft>,
     /// Somebody asked to cancel, as the store knows.
     pub(crate) cancel_asked: bool,
+    /// An earlier write of it was not answered.
+    pub(crate) tried: bool,
 }
 
 /// A verdict before it is known what follows from it.
@@ -83,6 +85,9 @@ pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::Receiver<Ended>) {
         } else {
             write(&life, &mut waiting, batch).await
         };
+        if written.is_err() {
+            waiting.iter_mut().for_each(|ended| ended.tried = true);
+        }
         match written {
             Ok(()) => pause = FIRST_PAUSE,
             Err(error) if error.class() == Class::Bug => {
@@ -171,7 +176,15 @@ async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), Sto
     Ok(())
 }
 
-async fn record_fenced(life: &Life, fenced: Vec<Ended>) {
+async fn record_fenced(life: &Life, late: Vec<Ended>) {
+    let mut fenced = Vec::new();
+    for ended in late {
+        // An earlier write that was never answered may have arrived just before this one.
+        life.turned(Turn::Settle);
+        if !ended.tried || !life.may_count(&ended.entry).await {
+            fenced.push(ended);
+        }
+    }
     if fenced.is_empty() {
         return;
     }

@@ -24,7 +24,9 @@ struct Input {
 impl Handler for Jq {
     async fn perform(&self, _ctx: Ctx, input: Json) -> Result<Json, Failure> {
         let parsed: Input = input.read().map_err(|error| {
-            Failure::permanent(format!("input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}"))
+            Failure::permanent(format!(
+                "input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}"
+            ))
         })?;
         let over = parsed.input.unwrap_or_else(|| Json::of(&parsed.rest));
         // A program may compute for long: not on a thread that others need.
@@ -40,16 +42,21 @@ const MOST_OUTPUTS: usize = 10_000;
 const FORBIDDEN: [&str; 6] = ["env", "halt", "halt_error", "stderr", "stderr_empty", "input_line_number"];
 
 fn evaluate(program: &str, input: &Json) -> Result<Json, Failure> {
-    let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()).filter(|def| !FORBIDDEN.contains(&def.name));
-    let funs = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).filter(|(name, ..)| !FORBIDDEN.contains(name));
+    let defs =
+        jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()).filter(|def| !FORBIDDEN.contains(&def.name));
+    let funs =
+        jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).filter(|(name, ..)| !FORBIDDEN.contains(name));
     let arena = Arena::default();
     let refuse = |what: &str| Failure::permanent(format!("the jq program {program:?} {what}"));
-    let modules = Loader::new(defs).load(&arena, File { code: program, path: () }).map_err(|_| refuse("cannot be parsed"))?;
+    let modules =
+        Loader::new(defs).load(&arena, File { code: program, path: () }).map_err(|_| refuse("cannot be parsed"))?;
     let filter = Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
-        let names: Vec<String> = errors.iter().flat_map(|(_, errors)| errors.iter().map(|(name, _)| name.to_string())).collect();
+        let names: Vec<String> =
+            errors.iter().flat_map(|(_, errors)| errors.iter().map(|(name, _)| name.to_string())).collect();
         refuse(&format!("uses what is not defined: {}", names.join(", ")))
     })?;
-    let input = read::parse_single(input.as_str().as_bytes()).map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;
+    let input = read::parse_single(input.as_str().as_bytes())
+        .map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;
     let ctx = JqCtx::<data::JustLut<Val>>::new(&filter.lut, Vars::new([]));
     let mut outputs = Vec::new();
     for output in filter.id.run((ctx, input)).map(unwrap_valr) {
@@ -71,7 +78,8 @@ mod tests {
     use super::*;
 
     fn check(program: &str, input: &str, expected: &str) {
-        let output = evaluate(program, &Json::parse(input).unwrap()).unwrap_or_else(|failure| Json::of(&failure.message));
+        let output =
+            evaluate(program, &Json::parse(input).unwrap()).unwrap_or_else(|failure| Json::of(&failure.message));
         assert_eq!(output.as_str(), expected, "{program}");
     }
 

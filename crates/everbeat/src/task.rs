@@ -28,7 +28,8 @@ where
 {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
         // The same input will not fit the next time either.
-        let refuse = |error| Failure::permanent(format!("the input does not fit task {:?}: {error} (got {input})", ctx.task()));
+        let refuse =
+            |error| Failure::permanent(format!("the input does not fit task {:?}: {error} (got {input})", ctx.task()));
         let input = input.read().map_err(refuse)?;
         let output = (self.function)(ctx, input).await?;
         Ok(Json::of(&output))

@@ -185,7 +185,9 @@ async fn limits_per_queue_and_task_hold() {
             })
             .settings(|settings| {
                 settings.tasks.insert("busy".to_string(), 3);
-                settings.queues.insert("narrow".to_string(), everbeat_engine::QueueLimit { concurrency: Some(2), rate: None });
+                settings
+                    .queues
+                    .insert("narrow".to_string(), everbeat_engine::QueueLimit { concurrency: Some(2), rate: None });
             })
             .start()
             .await

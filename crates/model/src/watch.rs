@@ -113,7 +113,8 @@ impl Watch {
                     ..*sighting
                 };
             } else if afresh {
-                sighting.since = look.received;
+                // An earlier doubt belonged to the earlier observation.
+                *sighting = Sighting { since: look.received, doubted: false, ..*sighting };
             }
             let silent_for = look.sent.since(sighting.since);
             if silent_for >= row.heartbeat_timeout {

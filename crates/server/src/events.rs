@@ -25,11 +25,13 @@ use tokio::sync::OwnedSemaphorePermit;
     params(
         ("after" = Option<u64>, Query, description = "The id of the last event already seen"),
         ("Last-Event-ID" = Option<u64>, Header, description = "The same; it wins over `after`"),
+        ("follow" = Option<bool>, Query, description = "`false` ends the stream at what is newest now; `true` if absent"),
     ),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Server-sent events: `id`, `event` (the kind) and `data` (the event as JSON)")))]
 pub(crate) async fn follow_events(State(app): State<App>, headers: HeaderMap, params: Params) -> Result<Response> {
-    let params = params.only(&["after"])?;
+    let params = params.only(&["after", "follow"])?;
+    let follow = params.get("follow", read_follow)?.unwrap_or(true);
     let in_query = params.get("after", read_id)?;
     let in_header = headers.get("last-event-id").map(|value| read_id(value.to_str().unwrap_or("?")));
     let named = |invalid: Invalid| bad(Invalid { field: "Last-Event-ID".to_string(), ..invalid });
@@ -39,7 +41,8 @@ pub(crate) async fn follow_events(State(app): State<App>, headers: HeaderMap, pa
         Problem::new(Kind::TooBusy, "too many streams of events are open", hint)
     })?;
     let newest = app.engine.store().last_event().await?;
-    let follower = Follower::new(app, place, asked, newest);
+    let mut follower = Follower::new(app, place, asked, newest);
+    follower.until = (!follow).then_some(newest);
     let body = Body::from_stream(stream::unfold(follower, |mut follower| async {
         let chunk = follower.next().await?;
         Some((Ok::<Bytes, Infallible>(chunk), follower))
@@ -54,12 +57,18 @@ fn read_id(text: &str) -> std::result::Result<u64, Invalid> {
     id.ok_or_else(|| Invalid::new("", format!("{text:?}"), "is not an event id", hint))
 }
 
+fn read_follow(text: &str) -> std::result::Result<bool, Invalid> {
+    text.parse().map_err(|_| Invalid::new("", format!("{text:?}"), "is neither true nor false", "use true or false"))
+}
+
 /// One follower: where it is in the log, and what it has to say first.
 struct Follower {
     app: App,
     wakes: WakeSignal,
     _place: OwnedSemaphorePermit,
     after: u64,
+    /// The last event that is asked for; none: whatever comes.
+    until: Option<u64>,
     /// The place in the log for which a gap was already told.
     gap_told: Option<u64>,
     pending: String,
@@ -81,6 +90,7 @@ impl Follower {
             app,
             _place: place,
             after: asked.unwrap_or(newest),
+            until: None,
             gap_told: None,
             // Answers at once, so that the client knows that it is connected.
             pending: "retry: 1000\n\n".to_string(),
@@ -103,7 +113,8 @@ impl Follower {
                 return Some(std::mem::take(&mut self.pending).into());
             }
             let now = env.boot();
-            if self.app.closing() || now >= self.ends {
+            let read_all = self.until.is_some_and(|until| self.after >= until);
+            if read_all || self.app.closing() || now >= self.ends {
                 return None;
             }
             if self.look().await {
@@ -137,7 +148,7 @@ impl Follower {
         if page.gap && self.gap_told != Some(self.after) {
             self.tell_gap(page.events.first().map_or(self.after, |event| event.id));
         }
-        for event in &page.events {
+        for event in page.events.iter().filter(|event| self.until.is_none_or(|until| event.id <= until)) {
             self.after = event.id;
             tell(&mut self.pending, event);
         }

@@ -2,6 +2,7 @@
 
 use crate::executor::Owner;
 use crate::plan::Fault;
+use everbeat_model::ReplicaId;
 use everbeat_store::memory::State;
 use std::collections::BTreeMap;
 
@@ -14,8 +15,8 @@ pub(crate) enum Action {
     EndOutage,
     EndRenewals,
     EndSlowness(Owner),
-    /// The store fails over to what it was then; the time of the copy and how long it is away.
-    Restore(Box<State>, u64, u64),
+    /// The store fails over to what it was at the time of the copy, and is away for a while.
+    Restore(Box<Copy>),
     Resume(&'static str),
     Submit(u64),
     Cancel,
@@ -23,6 +24,15 @@ pub(crate) enum Action {
     Heal,
     SubmitHealed(usize),
     Look,
+}
+
+/// The store as a lagging standby has it.
+pub(crate) struct Copy {
+    pub(crate) state: State,
+    pub(crate) at: u64,
+    /// When the beats that it shows were made.
+    pub(crate) beats: BTreeMap<ReplicaId, u64>,
+    pub(crate) away: u64,
 }
 
 #[derive(Default)]

@@ -154,7 +154,10 @@ impl Checker {
             let name = truth.name(run);
             truth.violate("G5", format!("{name} attempt {attempt}: verdict {} came too early", verdict.reason));
         }
-        if verdict.judgement == everbeat_model::verdict::Judgement::Fenced && counted(state, verdict) {
+        let owner = truth.lives.get(&verdict.judged_by).map(|life| life.owner);
+        let grants = owner.and_then(|owner| truth.grants.get(&(owner, run, attempt))).map_or(0, Vec::len);
+        // After a failover one replica may have held two leases of the same number.
+        if verdict.judgement == everbeat_model::verdict::Judgement::Fenced && grants == 1 && counted(state, verdict) {
             let name = truth.name(run);
             truth.violate("G15", format!("{name} attempt {attempt} is called fenced, yet its ending was accepted"));
         }

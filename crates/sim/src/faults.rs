@@ -1,6 +1,6 @@
 //! Breaks the world, mends it, and lets its clients ask for things.
 
-use crate::agenda::Action;
+use crate::agenda::{Action, Copy};
 use crate::executor::Owner;
 use crate::network::{Manner, Rates};
 use crate::plan::Fault;
@@ -8,7 +8,6 @@ use crate::truth::{BootState, Window, WindowKind};
 use crate::workload::{self, QUEUES};
 use crate::world::World;
 use everbeat_engine::{Engine, within};
-use everbeat_store::memory::State;
 use futures_util::FutureExt;
 use std::future::Future;
 use std::time::Duration;
@@ -67,7 +66,7 @@ impl World {
                 let mut network = self.shared.network();
                 network.slow_owner = network.slow_owner.filter(|slow| *slow != owner);
             }
-            Action::Restore(state, copied_at, away) => self.restore(*state, copied_at, away),
+            Action::Restore(copy) => self.restore(*copy),
             Action::Resume(queue) => self.ask("resume", move |engine| async move {
                 engine.pause_queue(queue, false).await.ok();
             }),
@@ -152,9 +151,10 @@ impl World {
                 self.agenda.plan(now + span, Action::EndRenewals);
             }
             Fault::Failover if self.common_allowed() => {
-                let copy = Box::new(self.shared.memory.snapshot());
                 let (lag, away) = (self.rng.between(5, 600) * MS, self.rng.below(400) * MS);
-                self.agenda.plan(now + lag, Action::Restore(copy, now, away));
+                let beats = self.shared.truth().lives.iter().map(|(id, life)| (*id, life.beat_at)).collect();
+                let copy = Copy { state: self.shared.memory.snapshot(), at: now, beats, away };
+                self.agenda.plan(now + lag, Action::Restore(Box::new(copy)));
             }
             Fault::Outage | Fault::RenewalsFail | Fault::Failover => {}
             Fault::HostClock => {
@@ -266,7 +266,8 @@ impl World {
     }
 
     /// The store fails over to a copy that lags behind: whatever it took since is forgotten.
-    fn restore(&mut self, state: State, copied_at: u64, away: u64) {
+    fn restore(&mut self, copy: Copy) {
+        let Copy { state, at: copied_at, beats, away } = copy;
         self.tell("failover that loses commits", None);
         self.shared.network().epoch += 1;
         let mut truth = self.shared.truth();
@@ -286,8 +287,7 @@ impl World {
         for (id, row) in &state.replicas {
             if let Some(life) = truth.lives.get_mut(id) {
                 life.beat = row.beat;
-                // The beat that the store shows now was made before it was copied.
-                life.beat_at = life.beat_at.min(copied_at);
+                life.beat_at = beats.get(id).copied().unwrap_or(copied_at);
             }
         }
         drop(truth);

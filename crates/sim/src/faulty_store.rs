@@ -142,6 +142,9 @@ impl Message {
                 return;
             }
         };
+        if before > SLOW {
+            self.troubled();
+        }
         self.shared.sleep(before).await;
         match self.obstacle() {
             Some(Manner::Hangs) => return,
@@ -165,6 +168,9 @@ impl Message {
             self.troubled();
         }
         self.shared.sleep(after).await;
+        if after > SLOW {
+            self.troubled();
+        }
         let outcome = match self.obstacle() {
             Some(Manner::Hangs) => return,
             Some(Manner::Fails) => self.unavailable(),

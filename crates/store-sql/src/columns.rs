@@ -57,18 +57,8 @@ pub(crate) fn attempts_sql(run: &str) -> String {
 }
 
 /// What `AUDIT_COUNTS_SQL` counts, in its order.
-pub(crate) const AUDIT_COUNTS: [&str; 10] = [
-    "runs",
-    "scheduled",
-    "ready",
-    "running",
-    "leases",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "replicas",
-    "attempts",
-];
+pub(crate) const AUDIT_COUNTS: [&str; 10] =
+    ["runs", "scheduled", "ready", "running", "leases", "succeeded", "failed", "cancelled", "replicas", "attempts"];
 
 /// One statement, so that every run is counted in one state only.
 pub(crate) const AUDIT_COUNTS_SQL: &str = "\

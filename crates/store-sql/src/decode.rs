@@ -1,5 +1,6 @@
 //! From rows to the model. What cannot be read is a `Bug` that names the row; lists pass it over.
 
+use crate::columns::VIOLATION_LIMIT;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::{Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -7,7 +8,6 @@ use everbeat_model::{
     Attempt, Json, Lease, Outcome, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token,
     Verdict, VerdictId,
 };
-use crate::columns::VIOLATION_LIMIT;
 use everbeat_store::{Error, Held, Result, Violation};
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
@@ -268,9 +268,9 @@ pub(crate) fn found_violations(
     let misplaced = places.into_iter().map(|(id, places)| {
         violation("G2", id, format!("the run is in {places} of scheduled, ready, running and finished"))
     });
-    let ownerless = ownerless.into_iter().map(|(id, replica)| {
-        violation("G2", id, format!("its lease belongs to replica {replica}, which is unknown"))
-    });
+    let ownerless = ownerless
+        .into_iter()
+        .map(|(id, replica)| violation("G2", id, format!("its lease belongs to replica {replica}, which is unknown")));
     let ended_again = ended_again
         .into_iter()
         .map(|(id, attempt)| violation("G1", id, format!("attempt {attempt} ended, yet an earlier one counts")));

@@ -40,7 +40,10 @@ impl HostLocks {
     /// their replicas' rows may still wait for this proof.
     fn clear(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
-        let mut files: Vec<_> = entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+        let mut files: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
         files.sort();
         for (_, path) in files.iter().rev().skip(KEPT_FILES) {
             if OpenOptions::new().read(true).open(path).is_ok_and(|file| file.try_lock().is_ok()) {

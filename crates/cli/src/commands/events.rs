@@ -4,17 +4,14 @@ use crate::client::Trouble;
 use crate::clock;
 use crate::exit::{self, Failure};
 use crate::output::{self, plain};
-use everbeat_model::StoreTime;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use ureq::Body;
 
 /// The server sends something at least every 15 s; silence beyond this is a connection that broke.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The end of what is kept: what comes later than this did not lie ready.
-const CAUGHT_UP: Duration = Duration::from_millis(700);
 const AGAIN: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -27,8 +24,7 @@ enum Ended {
 
 /// Prints the events that are kept; with `--follow`, those that happen from now on.
 pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
-    let mut reading =
-        Reading { to, follow: asked.follow, begun: clock::wall(), last: asked.after, gaps: asked.after.is_some() };
+    let mut reading = Reading { to, follow: asked.follow, last: asked.after, gaps: asked.after.is_some() };
     if !asked.follow {
         reading.last = Some(asked.after.unwrap_or(0));
         reading.stream()?;
@@ -58,7 +54,6 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
 struct Reading<'a> {
     to: &'a To,
     follow: bool,
-    begun: StoreTime,
     /// The last event seen; none: from now on.
     last: Option<u64>,
     /// Whether events that are no longer kept are missed.
@@ -69,12 +64,12 @@ impl Reading<'_> {
     /// Reads one stream to its end.
     fn stream(&mut self) -> Result<Ended, Trouble> {
         let after = self.last.map(|id| id.to_string());
-        let query: Vec<(&str, &str)> = after.as_deref().map(|after| ("after", after)).into_iter().collect();
+        let mut query = vec![("follow", if self.follow { "true" } else { "false" })];
+        query.extend(after.as_deref().map(|after| ("after", after)));
         let lines = lines(self.to.client.stream("/api/v1/events", &query, SILENCE)?);
-        let patience = if self.follow { Duration::MAX } else { CAUGHT_UP };
         let mut message = Message::default();
         loop {
-            match lines.recv_timeout(patience) {
+            match lines.recv() {
                 Ok(Ok(line)) if line.is_empty() => {
                     let message = std::mem::take(&mut message);
                     if !message.data.is_empty() && !self.tell(&message) {
@@ -83,9 +78,7 @@ impl Reading<'_> {
                 }
                 Ok(Ok(line)) => message.add(&line),
                 Ok(Err(error)) if !self.follow => return Err(self.to.client.broken(&error)),
-                Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Ok(Ended::Over);
-                }
+                Ok(Err(_)) | Err(_) => return Ok(Ended::Over),
             }
         }
     }
@@ -98,11 +91,6 @@ impl Reading<'_> {
                 eprintln!("some events between {} and {} are no longer kept", event["after"], event["next"]);
             }
             return true;
-        }
-        let at = event["at"].as_str().and_then(|at| StoreTime::parse(at).ok());
-        if !self.follow && at.is_some_and(|at| at > self.begun) {
-            // On a busy server the log never ends; it ends where the reader came in.
-            return false;
         }
         self.gaps = true;
         self.last = message.id.or(self.last);

@@ -317,7 +317,7 @@ const FINISH: Duration = Duration::from_secs(60);
 /// Looks again and again until there is something; fails after the limit.
 #[allow(clippy::disallowed_methods, reason = "processes are watched from outside, on the real clock")]
 pub(crate) fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+    let begun = stopwatch();
     loop {
         if let Some(found) = look() {
             return found;
@@ -325,6 +325,17 @@ pub(crate) fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Op
         assert!(begun.elapsed() < limit, "waited {limit:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "processes are watched from outside, on the real clock")]
+pub(crate) fn stopwatch() -> Instant {
+    Instant::now()
+}
+
+/// Lets time pass where the passing of time is what is tested.
+#[allow(clippy::disallowed_methods, reason = "processes are watched from outside, on the real clock")]
+pub(crate) fn pause(span: Duration) {
+    std::thread::sleep(span);
 }
 
 pub(crate) fn code(output: &Output) -> i32 {

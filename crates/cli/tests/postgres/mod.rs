@@ -49,6 +49,10 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Starts the server again.
     pub(crate) fn begin(&self) {
         let options = format!(

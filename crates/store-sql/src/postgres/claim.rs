@@ -100,12 +100,7 @@ pub(super) async fn claim(link: &Link, exclusive: &Exclusive, request: &Claim) -
 
 /// Limits on tasks and on queues together depend on each other, candidate by candidate, so they are
 /// applied here, to what is locked.
-async fn claim_with_queues(
-    exclusive: &Exclusive,
-    request: &Claim,
-    tasks: &[&str],
-    free: &[i64],
-) -> Outcome<Vec<Row>> {
+async fn claim_with_queues(exclusive: &Exclusive, request: &Claim, tasks: &[&str], free: &[i64]) -> Outcome<Vec<Row>> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -123,8 +118,7 @@ async fn try_claim_with_queues(
     free: &[i64],
 ) -> Outcome<Vec<Row>> {
     let transaction = exclusive.begin().await?;
-    let found =
-        transaction.query(CANDIDATES, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?;
+    let found = transaction.query(CANDIDATES, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?;
     let mut lanes: Vec<Lane> = Vec::new();
     let mut candidates = Vec::with_capacity(found.len());
     for row in &found {

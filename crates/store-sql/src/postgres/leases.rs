@@ -42,12 +42,7 @@ pub(super) async fn lease_index(
 }
 
 fn shown(row: &Row) -> Shown {
-    Shown {
-        run_id: RunId(row.get(0)),
-        attempt: count(int_at(row, 1)),
-        token: Token(row.get(2)),
-        rescue: false,
-    }
+    Shown { run_id: RunId(row.get(0)), attempt: count(int_at(row, 1)), token: Token(row.get(2)), rescue: false }
 }
 
 pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {

@@ -7,6 +7,7 @@ use super::tls;
 use everbeat_store::{Error, Result};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -100,7 +101,7 @@ impl Target {
     pub(super) async fn connect(&self, role: Role) -> Outcome<Session> {
         let (client, connection) = self.open(role).await?;
         let driver = spawn_driver(connection);
-        let session = Session { client, statements: StdMutex::default(), driver };
+        let session = Session { client, statements: StdMutex::default(), driver, spoilt: AtomicBool::new(false) };
         within(self.connect_timeout, session.client.batch_execute(&self.setup(role))).await??;
         Ok(session)
     }
@@ -136,9 +137,15 @@ pub(super) struct Session {
     pub(super) client: Client,
     statements: StdMutex<BTreeMap<String, Statement>>,
     driver: AbortHandle,
+    /// The driver ends a moment after it was told to.
+    spoilt: AtomicBool,
 }
 
 impl Session {
+    pub(super) fn usable(&self) -> bool {
+        !self.client.is_closed() && !self.spoilt.load(Ordering::Relaxed)
+    }
+
     pub(super) async fn query(&self, sql: &str, params: Params<'_>) -> Outcome<Vec<Row>> {
         let statement = self.prepare(sql).await?;
         Ok(self.client.query(&statement, params).await?)
@@ -156,6 +163,7 @@ impl Session {
 
     /// Ends the connection at once, and with it everything that waits on it.
     pub(super) fn cut(&self) {
+        self.spoilt.store(true, Ordering::Relaxed);
         self.driver.abort();
     }
 }
@@ -197,9 +205,15 @@ impl Link {
         }
     }
 
-    pub(super) async fn session(&self) -> Outcome<Arc<Session>> {
+    /// Runs a command that cannot be prepared.
+    pub(super) async fn execute(&self, command: &str) -> Outcome<()> {
+        let work = async { Ok(self.session().await?.client.batch_execute(command).await?) };
+        within(self.target.call_timeout(self.role), work).await?
+    }
+
+    async fn session(&self) -> Outcome<Arc<Session>> {
         let mut slot = self.slot.lock().await;
-        if let Some(session) = slot.as_ref().filter(|session| !session.client.is_closed()) {
+        if let Some(session) = slot.as_ref().filter(|session| session.usable()) {
             return Ok(session.clone());
         }
         let session = Arc::new(self.target.connect(self.role).await?);

@@ -23,6 +23,7 @@ mod settle;
 mod sign;
 mod sql;
 mod tasks;
+mod tidy;
 mod tls;
 mod transaction;
 mod verdicts;
@@ -34,6 +35,7 @@ use everbeat_store::Result;
 use link::{Link, Role, Target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tidy::Tidy;
 use transaction::Exclusive;
 use wakes::Hints;
 
@@ -51,6 +53,7 @@ pub struct Postgres {
     /// What may look through whole tables.
     slow: Link,
     hints: Hints,
+    tidy: Tidy,
 }
 
 impl Postgres {
@@ -70,6 +73,7 @@ impl Postgres {
             next_read: AtomicUsize::new(0),
             slow: link(Role::Slow),
             hints: Hints::start(target.clone()),
+            tidy: Tidy::start(target.clone()),
         })
     }
 
@@ -87,7 +91,8 @@ impl Postgres {
     pub async fn durability(url: &str) -> Result<String> {
         let target = Target::new(url, &PostgresOptions { schema: "public".to_string(), ..PostgresOptions::default() })?;
         let session = target.connect(Role::Slow).await.map_err(everbeat_store::Error::from)?;
-        let asked = "select 'PostgreSQL ' || current_setting('server_version') || ', fsync = ' || current_setting('fsync')
+        let asked =
+            "select 'PostgreSQL ' || current_setting('server_version') || ', fsync = ' || current_setting('fsync')
             || ', synchronous_commit = ' || current_setting('synchronous_commit')";
         let answer = session.client.query_one(asked, &[]).await;
         answer.map(|row| row.get(0)).map_err(|error| everbeat_store::Error::Unavailable(error.to_string()))

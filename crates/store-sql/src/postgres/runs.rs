@@ -20,7 +20,9 @@ impl Runs for Postgres {
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
-        claim::claim(&self.claim, &self.exclusive, &request).await
+        let claimed = claim::claim(&self.claim, &self.exclusive, &request).await?;
+        self.tidy.claimed(claimed.len());
+        Ok(claimed)
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
@@ -85,10 +87,8 @@ impl Runs for Postgres {
              {RUN_JOINS} order by r.id desc"
         );
         let (before, kind) = (filter.before.map(|before| before.0), filter.kind.map(|kind| kind.as_str()));
-        let rows = self
-            .read()
-            .query(&sql, &[&before, &filter.task, &filter.queue, &kind, &limit(filter.limit)])
-            .await?;
+        let rows =
+            self.read().query(&sql, &[&before, &filter.task, &filter.queue, &kind, &limit(filter.limit)]).await?;
         let mut policies = Policies::default();
         Ok(readable(rows.iter().map(|row| run_cells(row).read(&mut policies))))
     }

@@ -23,10 +23,13 @@ const SIGN: &str = concat!(
      select run_id, cancel_asked, token from beaten"
 );
 
+/// Progress and checkpoint.
+type Report<'a> = (Option<&'a Json>, Option<&'a Json>);
+
 pub(super) async fn sign(link: &Link, signs: &[Sign]) -> Result<Vec<Signed>> {
     // One statement may write a row only once: of several signs under one lease the last value counts.
     // By run, so that two servers lock in one order.
-    let mut merged: BTreeMap<(RunId, Token), (Option<&Json>, Option<&Json>)> = BTreeMap::new();
+    let mut merged: BTreeMap<(RunId, Token), Report<'_>> = BTreeMap::new();
     for sign in signs {
         let entry = merged.entry((sign.shown.run_id, sign.shown.token)).or_default();
         entry.0 = sign.progress.as_ref().or(entry.0);

@@ -28,8 +28,9 @@ pub(super) fn connector(mode: SslMode, options: &PostgresOptions) -> Result<Make
 fn roots(options: &PostgresOptions) -> Result<RootCertStore> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = &options.root_certificates {
-        let refused =
-            |error: &dyn std::fmt::Display| Error::Refused(format!("cannot read certificates of {}: {error}", path.display()));
+        let refused = |error: &dyn std::fmt::Display| {
+            Error::Refused(format!("cannot read certificates of {}: {error}", path.display()))
+        };
         for certificate in CertificateDer::pem_file_iter(path).map_err(|error| refused(&error))? {
             roots.add(certificate.map_err(|error| refused(&error))?).map_err(|error| refused(&error))?;
         }

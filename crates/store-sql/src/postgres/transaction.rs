@@ -28,7 +28,7 @@ impl Exclusive {
     pub(super) async fn begin(&self) -> Outcome<Transaction<'_>> {
         within(self.target.call_timeout(Role::Exclusive), async {
             let mut slot = self.slot.lock().await;
-            let session = match slot.take().filter(|session| !session.client.is_closed()) {
+            let session = match slot.take().filter(Session::usable) {
                 Some(session) => session,
                 None => self.target.connect(Role::Exclusive).await?,
             };

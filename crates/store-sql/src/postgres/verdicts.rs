@@ -46,9 +46,7 @@ impl Verdicts for Postgres {
         if verdicts.is_empty() {
             return Ok(());
         }
-        let event = |v: &Verdict| {
-            line(&format!("attempt.{}", v.judgement.as_str()), &v.subject.id, v.attempt, None)
-        };
+        let event = |v: &Verdict| line(&format!("attempt.{}", v.judgement.as_str()), &v.subject.id, v.attempt, None);
         let body = verdicts.iter().map(event).collect::<Vec<_>>().join("\n");
         // One statement may write a row only once: of the same id the last counts.
         let distinct: BTreeMap<VerdictId, &Verdict> = verdicts.iter().map(|verdict| (verdict.id, verdict)).collect();

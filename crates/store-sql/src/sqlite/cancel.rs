@@ -10,7 +10,12 @@ pub(super) fn cancel(tx: &Tx<'_>, run: RunId) -> Outcome<Cancelled> {
     let id = run.0.into_bytes();
     let mut lane = tx.connection.prepare_cached("select queue, task, -priority, unique_key from run where id = ?1")?;
     let found = lane.query_row([id], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i32>(2)?, row.get::<_, Option<String>>(3)?))
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, i32>(2)?,
+            row.get::<_, Option<String>>(3)?,
+        ))
     });
     let Some((queue, task, rank, unique_key)) = found.optional()? else { return Ok(Cancelled::NotFound) };
     let mut finished = tx.connection.prepare_cached("select 1 from done where run_id = ?1")?;
@@ -19,9 +24,7 @@ pub(super) fn cancel(tx: &Tx<'_>, run: RunId) -> Outcome<Cancelled> {
     }
     let asked = tx
         .connection
-        .prepare_cached(
-            "update lease set cancel_requested_at = coalesce(cancel_requested_at, ?2) where run_id = ?1",
-        )?
+        .prepare_cached("update lease set cancel_requested_at = coalesce(cancel_requested_at, ?2) where run_id = ?1")?
         .execute(params![id, tx.now.0])?;
     if asked > 0 {
         return Ok(Cancelled::Asked);

@@ -51,15 +51,13 @@ fn open_lanes(tx: &Tx<'_>, request: &Claim) -> Outcome<Vec<Lane>> {
 /// beyond one column: beyond a pair, SQLite would read through the whole lane.
 fn next_lane(tx: &Tx<'_>, last: Option<&Lane>) -> Outcome<Option<Lane>> {
     let (queue, task) = last.map_or(("", ""), |lane| (&lane.queue, &lane.task));
-    let mut same_queue = tx
-        .connection
-        .prepare_cached("select task from ready where queue = ?1 and task > ?2 order by task limit 1")?;
+    let mut same_queue =
+        tx.connection.prepare_cached("select task from ready where queue = ?1 and task > ?2 order by task limit 1")?;
     if let Some(task) = same_queue.query_row([queue, task], |row| row.get(0)).optional()? {
         return Ok(Some(Lane { queue: queue.to_string(), task }));
     }
-    let mut next_queue = tx
-        .connection
-        .prepare_cached("select queue, task from ready where queue > ?1 order by queue, task limit 1")?;
+    let mut next_queue =
+        tx.connection.prepare_cached("select queue, task from ready where queue > ?1 order by queue, task limit 1")?;
     Ok(next_queue.query_row([queue], |row| Ok(Lane { queue: row.get(0)?, task: row.get(1)? })).optional()?)
 }
 
@@ -94,9 +92,9 @@ fn first_of(
 fn take_from_ready(tx: &Tx<'_>, lanes: &[Lane], picked: &[Candidate]) -> Outcome<()> {
     let mut last: BTreeMap<usize, &Candidate> = BTreeMap::new();
     picked.iter().for_each(|candidate| _ = last.insert(candidate.lane, candidate));
-    let mut delete = tx.connection.prepare_cached(
-        "delete from ready where queue = ?1 and task = ?2 and (rank, run_id) <= (?3, ?4)",
-    )?;
+    let mut delete = tx
+        .connection
+        .prepare_cached("delete from ready where queue = ?1 and task = ?2 and (rank, run_id) <= (?3, ?4)")?;
     for (lane, candidate) in last {
         let lane = &lanes[lane];
         delete.execute(params![lane.queue, lane.task, candidate.rank, candidate.run_id.into_bytes()])?;
@@ -131,7 +129,8 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
             tx.now.0
         ])?;
         let found = select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(7)?)));
-        let spec = found.optional()?.map(|(cells, checkpoint)| (cells.read(candidate.run_id, &mut policies), checkpoint));
+        let spec =
+            found.optional()?.map(|(cells, checkpoint)| (cells.read(candidate.run_id, &mut policies), checkpoint));
         // A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
         let Some((Ok(spec), checkpoint)) = spec else {
             tracing::error!(run = %candidate.run_id, "a claimed run cannot be read and is not performed");

@@ -118,4 +118,3 @@ fn seen(tx: &Tx<'_>, key: &str) -> Outcome<Option<(String, Vec<Uuid>)>> {
         (fingerprint, ids.chunks_exact(16).filter_map(|id| Uuid::from_slice(id).ok()).collect())
     }))
 }
-

@@ -31,9 +31,9 @@ impl Events for Sqlite {
     async fn trim_events(&self, keep: u64) -> Result<usize> {
         self.writer
             .write(move |tx| {
-                let mut delete = tx.connection.prepare_cached(
-                    "delete from event where batch <= (select max(batch) from event) - ?1",
-                )?;
+                let mut delete = tx
+                    .connection
+                    .prepare_cached("delete from event where batch <= (select max(batch) from event) - ?1")?;
                 Ok(delete.execute([i64::try_from(keep).unwrap_or(i64::MAX)])?)
             })
             .await

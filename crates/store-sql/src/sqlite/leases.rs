@@ -71,7 +71,8 @@ pub(super) fn held(connection: &Connection, which: &Which) -> Outcome<Vec<Held>>
             }
         }
         Which::Of(runs) => {
-            let mut select = connection.prepare_cached(&format!("select {columns} from {tables} where l.run_id = ?1"))?;
+            let mut select =
+                connection.prepare_cached(&format!("select {columns} from {tables} where l.run_id = ?1"))?;
             for run in runs {
                 let mut rows = select.query([run.0.into_bytes()])?;
                 while let Some(row) = rows.next()? {

@@ -20,9 +20,7 @@ impl FileLock {
                  or use PostgreSQL for several servers",
                 store.display()
             ))),
-            Err(TryLockError::Error(error)) => {
-                Err(Error::Refused(format!("cannot lock {}: {error}", path.display())))
-            }
+            Err(TryLockError::Error(error)) => Err(Error::Refused(format!("cannot lock {}: {error}", path.display()))),
         }
     }
 }

@@ -108,7 +108,8 @@ impl Sqlite {
 }
 
 fn run(connection: &Connection, id: RunId) -> Outcome<Option<Run>> {
-    let mut select = connection.prepare_cached(&format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = ?1"))?;
+    let mut select =
+        connection.prepare_cached(&format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = ?1"))?;
     let cells = select.query_row([id.0.into_bytes()], run_cells).optional()?;
     Ok(cells.map(|cells| cells.read(&mut Policies::default())).transpose()?)
 }
@@ -134,8 +135,7 @@ fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Vec<Run>> {
     ))?;
     let before = filter.before.map(|before| before.0.into_bytes());
     let kind = filter.kind.map(|kind| kind.as_str());
-    let found =
-        select.query_map(params![before, filter.task, filter.queue, kind, limit(filter.limit)], run_cells)?;
+    let found = select.query_map(params![before, filter.task, filter.queue, kind, limit(filter.limit)], run_cells)?;
     let cells = found.collect::<rusqlite::Result<Vec<RunCells>>>()?;
     let mut policies = Policies::default();
     Ok(readable(cells.into_iter().map(|cells| cells.read(&mut policies))))

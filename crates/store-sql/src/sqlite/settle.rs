@@ -1,6 +1,6 @@
 use super::fault::Outcome;
-use super::writer::Tx;
 use super::verdicts::insert_verdict;
+use super::writer::Tx;
 use crate::encode::micros;
 use everbeat_model::event::line;
 use everbeat_model::{Next, RunState, Settled, Settlement};
@@ -152,7 +152,9 @@ pub(super) fn put_ready(tx: &Tx<'_>, id: [u8; 16], attempt: u32, tries: u32, los
 }
 
 pub(super) fn free_key(tx: &Tx<'_>, key: &str, run: [u8; 16]) -> Outcome<()> {
-    tx.connection.prepare_cached("delete from unique_key where key = ?1 and run_id = ?2")?.execute(params![key, run])?;
+    tx.connection
+        .prepare_cached("delete from unique_key where key = ?1 and run_id = ?2")?
+        .execute(params![key, run])?;
     Ok(())
 }
 

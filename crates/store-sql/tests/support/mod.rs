@@ -1,6 +1,8 @@
 //! Fresh stores for tests.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod proxy;
+
 use everbeat_model::StoreTime;
 use everbeat_store_sql::{Postgres, PostgresOptions, Sqlite};
 use std::path::Path;
@@ -98,4 +100,72 @@ pub(crate) fn wall_clock() -> StoreTime {
 
 pub(crate) fn sqlite_at(path: &Path) -> everbeat_store::Result<Sqlite> {
     Sqlite::open(path, Arc::new(wall_clock), Arc::new(|| Uuid::new_v4().as_u128()))
+}
+
+/// Steps that many tests begin with.
+pub(crate) mod steps {
+    use everbeat_model::replica::NewReplica;
+    use everbeat_model::run::{Claimed, Kind, Spec};
+    use everbeat_model::{
+        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime,
+    };
+    use everbeat_store::{Claim, Enqueue, Store};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use uuid::Uuid;
+
+    pub(crate) async fn join(store: &dyn Store) -> ReplicaId {
+        let id = ReplicaId(Uuid::now_v7());
+        let replica = NewReplica {
+            id,
+            host: "here".to_string(),
+            version: "1".to_string(),
+            heartbeat_interval: Duration::from_secs(10),
+            heartbeat_timeout: Duration::from_secs(60),
+            wall: StoreTime(0),
+        };
+        store.join(replica).await.expect("join");
+        id
+    }
+
+    pub(crate) async fn enqueue(store: &dyn Store, count: usize) -> Vec<RunId> {
+        let spec = Arc::new(Spec {
+            kind: Kind::Task,
+            task: "work".to_string(),
+            queue: "default".to_string(),
+            priority: 0,
+            input: Json::null(),
+            policy: Arc::new(Policy::BASELINE),
+            unique_key: None,
+        });
+        let runs: Vec<NewRun> =
+            (0..count).map(|_| NewRun { id: RunId(Uuid::now_v7()), spec: spec.clone(), run_at: None }).collect();
+        let ids = runs.iter().map(|run| run.id).collect();
+        store.enqueue(Enqueue { runs, idempotency: None }).await.expect("enqueue");
+        ids
+    }
+
+    pub(crate) fn claim(replica: ReplicaId, limit: usize) -> Claim {
+        let tasks = BTreeMap::from([("work".to_string(), limit)]);
+        Claim { replica, limit, tasks, queues: BTreeMap::new() }
+    }
+
+    pub(crate) fn success(claimed: &Claimed) -> Settlement {
+        Settlement {
+            shown: claimed.lease.shown(),
+            spec: claimed.spec.clone(),
+            ending: Ending::succeeded(Json::null()),
+            next: Next::Finish(RunState::Succeeded),
+            standing: claimed.standing,
+            last_heartbeat_at: None,
+            verdict: None,
+        }
+    }
+
+    pub(crate) fn rescue(claimed: &Claimed) -> Settlement {
+        let shown = everbeat_model::lease::Shown { rescue: true, ..claimed.lease.shown() };
+        let ending = Ending::because(Outcome::Lost, "replica_silent", "gone");
+        Settlement { shown, ending, next: Next::Ready, ..success(claimed) }
+    }
 }

@@ -1,0 +1,188 @@
+//! What only a server with several sessions can show: each race is held still by a session of the
+//! test's own.
+
+mod support;
+
+use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
+use everbeat_model::{Json, RunState, Settled, StoreTime, Verdict, VerdictId};
+use everbeat_store::{Error, Events, Queues, Runs, Which};
+use everbeat_store_sql::Postgres;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Database, steps};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+/// Until so many sessions of the database wait for a lock.
+#[allow(clippy::disallowed_methods, reason = "looks at a real server until it is there")]
+async fn until_blocked(session: &Client, count: i64) {
+    let sql = "select count(*) from pg_stat_activity \
+               where datname = current_database() and wait_event_type = 'Lock' and application_name like $1";
+    let mine: String = session.query_one("select current_schema()::text", &[]).await.expect("schema").get(0);
+    for _ in 0..1000 {
+        let blocked: i64 = session.query_one(sql, &[&format!("{mine}%")]).await.expect("activity").get(0);
+        if blocked >= count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{count} sessions never waited");
+}
+
+async fn open(database: &Database) -> Arc<Postgres> {
+    let options =
+        everbeat_store_sql::PostgresOptions { application_name: database.schema.clone(), ..database.options() };
+    Arc::new(Postgres::open(&database.url, options).await.expect("open"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_servers_that_start_at_once_make_one_schema() {
+    let database = Database::create().await;
+    let opened = futures_util::future::join_all((0..8).map(|_| open(&database))).await;
+    assert_eq!(opened.len(), 8);
+    let rows = database.session().await.query("select version from schema_version", &[]).await.expect("read");
+    assert_eq!(rows.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_schema_is_refused() {
+    let database = Database::create().await;
+    drop(database.open().await);
+    let insert = "insert into schema_version values (99, 'future', '', 0)";
+    database.session().await.execute(insert, &[]).await.expect("insert");
+    let message = match Postgres::open(&database.url, database.options()).await {
+        Err(Error::Refused(message)) => message,
+        other => panic!("not refused: {:?}", other.err()),
+    };
+    assert!(message.contains("schema version 99") && message.contains("newer"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_passes_over_what_another_session_has_locked() {
+    let database = Database::create().await;
+    let (store, mut session) = (open(&database).await, database.session().await);
+    let replica = steps::join(&*store).await;
+    let runs = steps::enqueue(&*store, 3).await;
+    let other = session.transaction().await.expect("begin");
+    other.query("select 1 from ready where run_id = $1 for update", &[&runs[0].0]).await.expect("lock");
+    let claimed = store.claim(steps::claim(replica, 10)).await.expect("claim");
+    assert_eq!(claimed.iter().map(|claimed| claimed.lease.run_id).collect::<Vec<_>>(), &runs[1..]);
+    other.rollback().await.expect("rollback");
+    let claimed = store.claim(steps::claim(replica, 10)).await.expect("claim");
+    assert_eq!(claimed[0].lease.run_id, runs[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_settle_and_a_rescue_at_once_exactly_one_wins() {
+    let database = Database::create().await;
+    let (performer, rescuer, mut session) = (open(&database).await, open(&database).await, database.session().await);
+    let replica = steps::join(&*performer).await;
+    let runs = steps::enqueue(&*performer, 1).await;
+    let claimed = performer.claim(steps::claim(replica, 1)).await.expect("claim");
+    let looker = database.session().await;
+    let lock = session.transaction().await.expect("begin");
+    lock.query("select 1 from lease where run_id = $1 for update", &[&runs[0].0]).await.expect("lock");
+    let (settle, rescue) = (vec![steps::success(&claimed[0])], vec![steps::rescue(&claimed[0])]);
+    let release = async {
+        until_blocked(&looker, 2).await;
+        lock.rollback().await.expect("release");
+    };
+    let (settled, rescued, ()) = tokio::join!(performer.settle(settle), rescuer.settle(rescue), release);
+    let mut fates = [settled.expect("settle")[0], rescued.expect("rescue")[0]];
+    let state = performer.run(runs[0]).await.expect("read").expect("there").state;
+    let expected = if fates[0] == Settled::Done { RunState::Succeeded } else { RunState::Ready };
+    assert_eq!(state, expected);
+    fates.sort_by_key(|fate| *fate == Settled::Fenced);
+    assert_eq!(fates, [Settled::Done, Settled::Fenced]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_races_a_burial_leaves_nothing_stranded() {
+    let database = Database::create().await;
+    let (store, mut session) = (open(&database).await, database.session().await);
+    let replica = steps::join(&*store).await;
+    let runs = steps::enqueue(&*store, 2).await;
+    let burial = session.transaction().await.expect("begin");
+    burial.execute("update replica set state = 'dead' where id = $1", &[&replica.0]).await.expect("bury");
+    let claimed = store.claim(steps::claim(replica, 1)).await.expect("claim");
+    burial.commit().await.expect("commit");
+    let orphaned = store.held(Which::Orphaned(10)).await.expect("held");
+    assert_eq!(orphaned.len(), claimed.len(), "what the dead replica still took is found");
+    assert!(store.claim(steps::claim(replica, 1)).await.expect("claim").is_empty(), "the dead take no more");
+    let rescued = store.settle(claimed.iter().map(steps::rescue).collect()).await.expect("rescue");
+    assert!(rescued.iter().all(|fate| *fate == Settled::Done));
+    for run in runs {
+        assert_eq!(store.run(run).await.expect("read").expect("there").state, RunState::Ready);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_finds_a_run_that_is_being_claimed() {
+    let database = Database::create().await;
+    let (store, mut session) = (open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let replica = steps::join(&*store).await;
+    let run = steps::enqueue(&*store, 1).await[0];
+    let claim = session.transaction().await.expect("begin");
+    claim.execute("delete from ready where run_id = $1", &[&run.0]).await.expect("delete");
+    let lease = "insert into lease values ($1, $2, null, 1, 0, 0, gen_random_uuid(), 0, 0, null)";
+    claim.execute(lease, &[&run.0, &replica.0]).await.expect("insert");
+    let finish = async {
+        until_blocked(&looker, 1).await;
+        claim.commit().await.expect("commit");
+    };
+    let (cancelled, ()) = tokio::join!(store.cancel(run), finish);
+    assert_eq!(cancelled, Ok(everbeat_store::Cancelled::Asked));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_waits_for_a_batch_that_is_still_being_written_and_passes_over_one_that_never_comes() {
+    let database = Database::create().await;
+    let (store, mut session) = (open(&database).await, database.session().await);
+    let write = "insert into event select next_event_batch(), 0, 'queue.paused slow -'";
+    let slow = session.transaction().await.expect("begin");
+    slow.execute(write, &[]).await.expect("insert");
+    assert!(store.pause("quick", true).await.expect("pause"));
+    assert!(store.events(0, 10).await.expect("events").events.is_empty(), "what is behind it waits");
+    assert_eq!(store.last_event().await.expect("last"), 0);
+    slow.commit().await.expect("commit");
+    let page = store.events(0, 10).await.expect("events");
+    assert_eq!(page.events.iter().map(|event| event.subject.as_str()).collect::<Vec<_>>(), ["slow", "quick"]);
+    let never = session.transaction().await.expect("begin");
+    never.execute(write, &[]).await.expect("insert");
+    assert!(store.pause("quick", false).await.expect("resume"));
+    never.rollback().await.expect("rollback");
+    let page = store.events(page.events[1].id, 10).await.expect("events");
+    assert_eq!(page.events.len(), 1, "the batch that was rolled back holds up nobody");
+    assert!(!page.gap);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ending_that_cannot_be_stored_ends_its_run_and_harms_no_other() {
+    let database = Database::create().await;
+    let store = open(&database).await;
+    let replica = steps::join(&*store).await;
+    let runs = steps::enqueue(&*store, 7).await;
+    let claimed = store.claim(steps::claim(replica, 7)).await.expect("claim");
+    let mut settlements: Vec<_> = claimed.iter().map(steps::success).collect();
+    settlements[4].verdict = Some(Verdict {
+        id: VerdictId(Uuid::now_v7()),
+        at: StoreTime(0),
+        subject: Subject { kind: SubjectKind::Run, id: runs[4].to_string() },
+        judgement: Judgement::Stalled,
+        reason: "a \0 that PostgreSQL cannot hold".to_string(),
+        evidence: Json::null(),
+        judged_by: replica,
+        run_id: Some(runs[4]),
+        attempt: Some(1),
+        then: String::new(),
+    });
+    assert_eq!(store.settle(settlements).await.expect("settle"), [Settled::Done; 7]);
+    for (index, run) in runs.iter().enumerate() {
+        let run = store.run(*run).await.expect("read").expect("there");
+        let expected = if index == 4 { RunState::Failed } else { RunState::Succeeded };
+        assert_eq!(run.state, expected);
+        let told = run.error.is_some_and(|error| error.as_str().contains("unstorable"));
+        assert_eq!(told, index == 4);
+    }
+}

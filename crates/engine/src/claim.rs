@@ -1,5 +1,6 @@
 //! Takes ready runs for free slots, and starts them.
 
+use crate::env::within;
 use crate::life::{Life, Phase, Turn};
 use everbeat_model::{BootInstant, Hole};
 use everbeat_store::Claim;
@@ -51,7 +52,10 @@ pub(crate) async fn run(life: Arc<Life>) {
             continue;
         }
         if core.settings.hole == Some(Hole::WakeIsTruth) {
-            wakes.wait().await;
+            // It turns all the while: only looking for work hangs on the hint.
+            while within(&*core.env, core.settings.idle_limit(), wakes.wait()).await.is_none() {
+                life.turned(Turn::Claim);
+            }
             continue;
         }
         let look_again = core.env.sleep(core.settings.idle_limit());

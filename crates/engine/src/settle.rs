@@ -93,7 +93,11 @@ pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::Receiver<Ended>) {
             Err(error) if error.class() == Class::Bug => {
                 // One bad item must not hold back the others: alone, it is the culprit.
                 unsure = true;
-                if batch.min(waiting.len()) == 1 { spoil(&life, &mut waiting[0], &error) } else { batch = 1 }
+                if batch.min(waiting.len()) > 1 {
+                    batch = 1;
+                } else if !spoil(&life, &mut waiting[0], &error) {
+                    waiting.remove(0);
+                }
             }
             Err(error) => {
                 tracing::debug!(%error, waiting = waiting.len(), "cannot settle yet");
@@ -113,6 +117,7 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
     let mut fenced = Vec::new();
     let mut again = Vec::new();
     let mut freed = false;
+    let mut counts = Counts::default();
     {
         let mut table = life.table();
         for (answer, ended) in answers.into_iter().zip(waiting.drain(..size)) {
@@ -120,7 +125,7 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
                 Settled::Done => {
                     freed |= table.settled(&ended.entry);
                     life.core.waiters.tell(ended.entry.claimed.lease.run_id);
-                    count(ended.ending.outcome);
+                    counts.add(ended.ending.outcome);
                 }
                 Settled::Fenced => {
                     freed |= table.settled(&ended.entry);
@@ -142,7 +147,8 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
 fn settlement(life: &Life, ended: &Ended) -> Settlement {
     let claimed = &ended.entry.claimed;
     let cancel_asked = ended.cancel_asked || ended.entry.vital().cancel_asked.is_some();
-    let chance = life.core.env.chance();
+    // Success, by far the most frequent, needs no chance.
+    let chance = if ended.ending.outcome == Outcome::Succeeded { 0.0 } else { life.core.env.chance() };
     let (next, standing) = decide(&ended.ending, &claimed.spec.policy, claimed.standing, cancel_asked, chance);
     Settlement {
         shown: claimed.lease.shown(),
@@ -161,12 +167,13 @@ async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), Sto
     let settled = life.call(life.core.store.was_settled(leases)).await?;
     let mut settled = settled.into_iter();
     let mut freed = false;
+    let mut counts = Counts::default();
     waiting.retain(|ended| {
         let done = settled.next().unwrap_or(false);
         if done {
             freed |= life.table().settled(&ended.entry);
             life.core.waiters.tell(ended.entry.claimed.lease.run_id);
-            count(ended.ending.outcome);
+            counts.add(ended.ending.outcome);
         }
         !done
     });
@@ -209,18 +216,34 @@ async fn record_fenced(life: &Life, late: Vec<Ended>) {
 }
 
 /// The store cannot take this ending: the attempt fails for that reason, in words that it can take.
-fn spoil(life: &Life, ended: &mut Ended, error: &StoreError) {
+/// Answers whether there is something left to try.
+fn spoil(life: &Life, ended: &mut Ended, error: &StoreError) -> bool {
     let lease = &ended.entry.claimed.lease;
     tracing::error!(run = %lease.run_id, attempt = lease.attempt, %error, "the ending cannot be stored");
     if ended.ending.outcome == Outcome::Failed && ended.ending.permanent {
         // Not even that could be stored; reconciliation returns the lease.
         life.table().settled(&ended.entry);
-        return;
+        return false;
     }
     ended.ending = Ending::failed("the result cannot be stored", true);
     ended.draft = None;
+    true
 }
 
-fn count(outcome: Outcome) {
-    metrics::counter!("everbeat_attempts_total", "outcome" => outcome.as_str()).increment(1);
+/// Counts of one batch, told to the metrics at its end.
+#[derive(Default)]
+struct Counts([u64; Outcome::ALL.len()]);
+
+impl Counts {
+    fn add(&mut self, outcome: Outcome) {
+        self.0[outcome as usize] += 1;
+    }
+}
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        for (outcome, count) in Outcome::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0) {
+            metrics::counter!("everbeat_attempts_total", "outcome" => outcome.as_str()).increment(count);
+        }
+    }
 }

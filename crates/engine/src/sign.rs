@@ -142,7 +142,7 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
                             pending.entry.kill(Stop::Fenced);
                             let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
                             let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
-                            let draft = Draft { judgement: Judgement::Fenced, reason: "fenced", evidence };
+                            let draft = Draft { judgement: Judgement::Lost, reason: "fenced", evidence };
                             life.settle(&pending.entry, ending, Some(draft)).await;
                         }
                         Err(Stop::Fenced)

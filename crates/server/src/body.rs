@@ -55,12 +55,13 @@ const DISCARDED_LIMITS: usize = 4;
 async fn collect(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let most = if headers.contains_key(EXPECT) { limit } else { limit.saturating_mul(DISCARDED_LIMITS) };
-    let too_large = || {
-        let detail = format!("the body is larger than {limit} bytes");
-        Problem::new(Kind::BodyTooLarge, detail, "send it in several requests, or raise server.body_limit")
+    let too_large = |bytes: usize| {
+        let hint = "send it in several requests, or raise server.body_limit";
+        let problem = format!("is larger than {limit} bytes");
+        Problem::about(Kind::BodyTooLarge, Invalid::new("body", format!("{bytes} bytes"), problem, hint))
     };
-    if declared.is_some_and(|length| length > most) {
-        return Err(too_large());
+    if let Some(length) = declared.filter(|length| *length > most) {
+        return Err(too_large(length));
     }
     let (mut collected, mut total) = (Vec::with_capacity(declared.unwrap_or(0).min(limit)), 0_usize);
     while let Some(frame) = body.frame().await {
@@ -75,7 +76,7 @@ async fn collect(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<By
             break;
         }
     }
-    if total > limit { Err(too_large()) } else { Ok(collected.into()) }
+    if total > limit { Err(too_large(declared.unwrap_or(total))) } else { Ok(collected.into()) }
 }
 
 /// A JSON object as the body.
@@ -96,8 +97,9 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Err(error) => error,
     };
     if error.classify() != Category::Data {
-        let detail = format!("the body is not valid JSON: {error}");
-        return Err(Problem::new(Kind::MalformedRequest, detail, "send one JSON object"));
+        let invalid =
+            Invalid::new("body", around(bytes, &error), format!("is not valid JSON: {error}"), "send one JSON object");
+        return Err(Problem::about(Kind::MalformedRequest, invalid));
     }
     // Read again, slowly, to say where it went wrong.
     let mut again = serde_json::Deserializer::from_slice(bytes);
@@ -106,6 +108,18 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Err(error) => error.path().iter().cloned().collect(),
     };
     Err(complain(&error.to_string(), &path, &serde_json::from_slice(bytes).unwrap_or_default()))
+}
+
+/// So many bytes on each side of a mistake show what is meant.
+const CONTEXT_BYTES: usize = 40;
+
+/// The text around a mistake.
+fn around(bytes: &[u8], error: &serde_json::Error) -> String {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::len);
+    let before: usize = lines.take(error.line().saturating_sub(1)).sum();
+    let at = (before + error.column()).min(bytes.len());
+    let (from, to) = (at.saturating_sub(CONTEXT_BYTES), (at + CONTEXT_BYTES).min(bytes.len()));
+    format!("{:?}", String::from_utf8_lossy(&bytes[from..to]))
 }
 
 /// Turns a deserialiser's words into a problem with field, value and remedy.

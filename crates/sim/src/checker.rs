@@ -1,13 +1,13 @@
 //! Compares the store, after every change, with what it held before and with what really happened.
 
 use crate::deaths;
-use crate::handler::Product;
+use crate::moves::Place;
 use crate::shared::Shared;
 use crate::truth::Truth;
 use everbeat_model::replica::ReplicaState;
-use everbeat_model::{Attempt, Outcome, ReplicaId, RunId, RunState, Token, Verdict, VerdictId};
+use everbeat_model::{Outcome, ReplicaId, RunId, RunState, Token, Verdict, VerdictId};
 use everbeat_store::Audits;
-use everbeat_store::memory::{DoneRow, State};
+use everbeat_store::memory::State;
 use futures_util::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,13 @@ pub(crate) struct Checker {
     version: u64,
     sizes: [usize; 7],
     places: BTreeMap<RunId, Place>,
-    attempts: BTreeSet<(RunId, u32)>,
+    pub(crate) attempts: BTreeSet<(RunId, u32)>,
     replicas: BTreeMap<ReplicaId, ReplicaState>,
     verdicts: BTreeSet<VerdictId>,
     /// The replica that lost a run's last attempt, until another is granted.
-    lost_by: BTreeMap<RunId, ReplicaId>,
+    pub(crate) lost_by: BTreeMap<RunId, ReplicaId>,
     /// Burials by judge and look: how long each of them had been watched.
     burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Scheduled { attempt: u32 },
-    Ready { attempt: u32 },
-    Leased { attempt: u32, token: Token, replica: ReplicaId },
-    Done { attempt: u32, token: Option<Token>, state: RunState, finished_at: i64 },
 }
 
 impl Checker {
@@ -184,133 +176,6 @@ impl Checker {
         }
         check_unique(state, truth);
     }
-
-    /// Whether a run may go from one place to the other.
-    fn moved(
-        &mut self,
-        state: &State,
-        truth: &mut Truth,
-        id: RunId,
-        before: Option<Place>,
-        place: Place,
-    ) -> Result<(), (&'static str, String)> {
-        let wrong = || Err(("G1", format!("it went from {before:?} to {place:?}")));
-        match (before, place) {
-            (None, Place::Scheduled { attempt: 0 } | Place::Ready { attempt: 0 }) => {
-                truth.report.submitted += 1;
-                Ok(())
-            }
-            (Some(Place::Scheduled { attempt: was }), Place::Ready { attempt }) if was == attempt => Ok(()),
-            (
-                Some(Place::Scheduled { attempt: was } | Place::Ready { attempt: was }),
-                Place::Done { state: RunState::Cancelled, token: None, attempt, .. },
-            ) if was == attempt => {
-                truth.report.cancelled += 1;
-                Ok(())
-            }
-            (Some(Place::Ready { attempt: was }), Place::Leased { attempt, replica, .. }) if attempt == was + 1 => {
-                if truth.cancelled.contains(&id) {
-                    return Err(("G1", "it was cancelled, and is tried again".to_string()));
-                }
-                if self.lost_by.remove(&id).is_some_and(|lost_by| lost_by != replica) {
-                    truth.report.taken_over += 1;
-                }
-                if !state.replicas.contains_key(&replica) {
-                    return Err(("G2", format!("its lease belongs to {replica}, which has no row")));
-                }
-                Ok(())
-            }
-            (
-                Some(Place::Leased { attempt: was, token, replica }),
-                Place::Ready { attempt } | Place::Scheduled { attempt },
-            ) if was == attempt => {
-                let Some((ended, by)) = state.attempts.get(&(id, attempt)) else {
-                    return Err(("G1", format!("attempt {attempt} left no trace")));
-                };
-                self.attempt_ended(state, truth, id, ended, (token, *by))?;
-                if ended.outcome == Some(Outcome::Lost) {
-                    self.lost_by.insert(id, replica);
-                }
-                Ok(())
-            }
-            (Some(Place::Leased { attempt: was, token, replica }), Place::Done { attempt, .. }) if was == attempt => {
-                let Some(done) = state.done.get(&id) else { return wrong() };
-                let Some((ended, by)) = &done.attempt else { return wrong() };
-                self.attempt_ended(state, truth, id, ended, (token, *by))?;
-                finished(truth, done);
-                if done.state == RunState::Succeeded {
-                    produced(truth, id, done, attempt, replica)?;
-                }
-                Ok(())
-            }
-            (Some(Place::Done { attempt: was, .. }), Place::Ready { attempt }) if was == attempt => {
-                match truth.reopenings.get_mut(&id) {
-                    Some(times) if *times > 0 => *times -= 1,
-                    _ => return Err(("G1", "a finished run came back, and nobody reopened it".to_string())),
-                }
-                truth.report.reopened += 1;
-                Ok(())
-            }
-            _ => wrong(),
-        }
-    }
-
-    fn attempt_ended(
-        &self,
-        state: &State,
-        truth: &mut Truth,
-        id: RunId,
-        ended: &Attempt,
-        (held, shown): (Token, Token),
-    ) -> Result<(), (&'static str, String)> {
-        let attempt = ended.attempt;
-        if held != shown {
-            return Err(("G1", format!("attempt {attempt} was ended by somebody who did not hold its lease")));
-        }
-        if self.attempts.contains(&(id, attempt)) {
-            return Err(("G1", format!("attempt {attempt} ended twice")));
-        }
-        truth.report.released += u64::from(ended.outcome == Some(Outcome::Released));
-        let judged = matches!(ended.outcome, Some(Outcome::Lost | Outcome::Stalled | Outcome::TimedOut));
-        if judged && !ended.verdict_id.is_some_and(|verdict| state.verdicts.contains_key(&verdict)) {
-            return Err(("G15", format!("attempt {attempt} was judged without a verdict")));
-        }
-        Ok(())
-    }
-}
-
-fn finished(truth: &mut Truth, done: &DoneRow) {
-    match done.state {
-        RunState::Succeeded => truth.report.succeeded += 1,
-        RunState::Failed => truth.report.failed += 1,
-        _ => truth.report.cancelled += 1,
-    }
-}
-
-/// The stored result must have been made by whoever held the lease, under that very attempt.
-fn produced(
-    truth: &Truth,
-    id: RunId,
-    done: &DoneRow,
-    attempt: u32,
-    replica: ReplicaId,
-) -> Result<(), (&'static str, String)> {
-    let product: Option<Product> = done.result.as_ref().and_then(|result| result.read().ok());
-    let Some(product) = product else { return Err(("G1", format!("its result is not one: {:?}", done.result))) };
-    let owner = truth.lives.get(&replica).map(|life| life.owner);
-    let performed = truth.performers.get(&product.nonce) == Some(&(product.owner, product.run, product.attempt));
-    if !performed || product.run != id || product.attempt != attempt || owner != Some(product.owner) {
-        return Err((
-            "G1",
-            format!(
-                "attempt {attempt} of {} has the result of attempt {} by {}",
-                truth.label_of(replica),
-                product.attempt,
-                truth.label(product.owner)
-            ),
-        ));
-    }
-    Ok(())
 }
 
 /// Whether the ending that a fenced verdict speaks of did count: the same attempt, ended by its own

@@ -1,20 +1,15 @@
-//! Breaks the world, mends it, and lets its clients ask for things.
+//! Breaks the world, and mends it.
 
 use crate::agenda::{Action, Copy};
 use crate::executor::Owner;
 use crate::network::{Manner, Rates};
 use crate::plan::Fault;
 use crate::truth::{BootState, Window, WindowKind};
-use crate::workload::{self, QUEUES};
+use crate::workload::QUEUES;
 use crate::world::World;
-use everbeat_engine::{Engine, within};
 use futures_util::FutureExt;
-use std::future::Future;
-use std::time::Duration;
 
 const MS: u64 = 1000;
-/// Clients wait this long for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Common outages keep this distance: several short ones in a row would be one long one.
 const OUTAGE_DISTANCE: u64 = 2_500 * MS;
 
@@ -274,6 +269,7 @@ impl World {
         let voided: Vec<_> =
             truth.granted_at.iter().filter(|(_, at)| **at >= copied_at).map(|(token, _)| *token).collect();
         truth.voided.extend(voided);
+        truth.unsure_until = self.shared.now() + crate::deaths::TIMEOUT;
         let before = truth.accepted.len();
         truth.accepted.retain(|id| state.runs.contains_key(id));
         truth.report.lost_to_failover += (before - truth.accepted.len()) as u64;
@@ -312,7 +308,7 @@ impl World {
     }
 
     /// A replica that left in order is started again, as its service manager would.
-    fn bring_back_ended(&mut self) {
+    pub(crate) fn bring_back_ended(&mut self) {
         for host in 0..self.hosts.len() {
             let ended = self.hosts[host].boot.as_ref().is_some_and(|(owner, _)| {
                 self.shared.truth().boots.get(owner).is_some_and(|boot| boot.state == BootState::Ended)
@@ -322,43 +318,6 @@ impl World {
                 self.boot(host);
                 self.shared.truth().report.fault("restart");
             }
-        }
-    }
-
-    /// A request of a client to some replica, which dies with that replica.
-    fn ask<F>(&mut self, name: &'static str, request: impl FnOnce(Engine) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let up: Vec<(Owner, Engine)> = self.hosts.iter().filter_map(|host| host.boot.clone()).collect();
-        if up.is_empty() {
-            return;
-        }
-        let (owner, engine) = self.rng.pick(&up).clone();
-        self.shared.trace(|truth| format!("a client asks {} to {name}", truth.label(owner)));
-        let env = engine.env().clone();
-        let request = request(engine);
-        let bounded = async move {
-            within(&*env, PATIENCE, request).await;
-        };
-        self.shared.executor.spawn(owner, "client", bounded.boxed());
-    }
-
-    fn submit(&mut self, serial: u64) {
-        let store_now = self.shared.clocks.store(self.shared.now());
-        let (submit, idempotency) = workload::submission(&mut self.rng, serial, store_now);
-        let shared = self.shared.clone();
-        shared.truth().report.unacknowledged += 1;
-        let times = if idempotency.is_some() { 2 } else { 1 };
-        for _ in 0..times {
-            let (shared, submit, idempotency) = (shared.clone(), submit.clone(), idempotency.clone());
-            let epoch = shared.network().epoch;
-            self.ask("submit", move |engine| async move {
-                let key = idempotency.as_ref().map(|idempotency| idempotency.key.clone());
-                if let Ok(accepted) = engine.submit(submit, idempotency).await {
-                    acknowledged(&shared, accepted.id, key, epoch);
-                }
-            });
         }
     }
 
@@ -394,46 +353,5 @@ impl World {
             self.agenda.plan(now + 3500 * MS, Action::Resume(queue));
         }
         self.agenda.plan(now + 6000 * MS, Action::Look);
-    }
-
-    /// Once all is mended, every replica must take a run, and say so.
-    fn submit_healed(&mut self, host: usize) {
-        self.bring_back_ended();
-        let Some((owner, engine)) = self.hosts[host].boot.clone() else { return };
-        let store_now = self.shared.clocks.store(self.shared.now());
-        let (submit, _) = workload::submission(&mut self.rng, 1000 + host as u64, store_now);
-        let shared = self.shared.clone();
-        let epoch = shared.network().epoch;
-        let env = engine.env().clone();
-        let request = async move {
-            match within(&*env, PATIENCE, engine.submit(submit, None)).await {
-                Some(Ok(accepted)) => acknowledged(&shared, accepted.id, None, epoch),
-                Some(Err(error)) => {
-                    shared.truth().violate("liveness", format!("a healed replica refuses runs: {error}"))
-                }
-                None => shared.truth().violate("liveness", "a healed replica does not answer a submission".to_string()),
-            }
-        };
-        self.shared.truth().report.unacknowledged += 1;
-        self.shared.executor.spawn(owner, "client", request.boxed());
-    }
-}
-
-/// From now on the run may not be lost, unless a failover took it before the answer arrived.
-fn acknowledged(shared: &crate::shared::Shared, run: everbeat_model::RunId, key: Option<String>, epoch: u64) {
-    let kept = shared.memory.inspect(|state| state.runs.contains_key(&run));
-    let same_store = shared.network().epoch == epoch;
-    let mut truth = shared.truth();
-    truth.report.unacknowledged = truth.report.unacknowledged.saturating_sub(1);
-    if !kept && !same_store {
-        truth.report.lost_to_failover += 1;
-        return;
-    }
-    truth.accepted.insert(run);
-    if let Some(key) = key.filter(|_| same_store)
-        && let Some(other) = truth.keys.insert(key.clone(), run)
-        && other != run
-    {
-        truth.violate("G1", format!("two runs were made for the idempotency key {key:?}"));
     }
 }

@@ -6,12 +6,15 @@
 
 mod agenda;
 mod checker;
+mod clients;
 mod deaths;
 mod env;
 mod executor;
 mod faults;
 mod faulty_store;
 mod handler;
+mod message;
+mod moves;
 mod network;
 mod plan;
 mod report;

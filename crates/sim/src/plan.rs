@@ -64,7 +64,7 @@ impl Plan {
         // One of them much more often than the others, so that it also meets itself.
         let favourite = *rng.pick(&faults);
         faults.extend(std::iter::repeat_n(favourite, rng.below(4) as usize));
-        let rates = Rates {
+        let mut rates = Rates {
             error_before: rate(rng, 0.1),
             error_after: rate(rng, 0.1),
             hang_before: rate(rng, 0.04),
@@ -74,6 +74,16 @@ impl Plan {
             wake_lost: *rng.pick(&[0.0, 0.3, 1.0]),
             wake_doubled: rate(rng, 0.3),
         };
+        match rng.below(6) {
+            // Take-overs while messages overtake each other.
+            0 => {
+                faults.extend([Fault::Crash, Fault::Crash, Fault::Freeze, Fault::Partition]);
+                rates = Rates { error_after: 0.05, slow: 0.12, late: 0.08, ..rates };
+            }
+            // Failovers, each of which forgets grants that somebody acts on.
+            1 => faults.extend([Fault::Failover; 6]),
+            _ => {}
+        }
         Plan {
             hosts: rng.between(2, 5) as usize,
             slots: rng.between(2, 5) as usize,

@@ -24,6 +24,9 @@ pub(crate) struct Truth {
     pub(crate) granted_at: BTreeMap<Token, u64>,
     /// Grants that a failover took back without anybody knowing.
     pub(crate) voided: BTreeSet<Token>,
+    /// Until then, acknowledged renewals that a failover took back may make somebody look silent who
+    /// cannot know it.
+    pub(crate) unsure_until: u64,
     /// Runs whose acceptance was acknowledged to a client.
     pub(crate) accepted: BTreeSet<RunId>,
     /// What each idempotency key was answered with.

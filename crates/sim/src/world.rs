@@ -223,6 +223,7 @@ impl World {
             if performance.stops
                 && !self.shared.executor.is_frozen(owner)
                 && !truth.is_void(performance)
+                && self.shared.now() >= truth.unsure_until
                 && let Some(other) = stopping.insert(performance.run, owner)
             {
                 broken = Some((performance.run, other, owner));

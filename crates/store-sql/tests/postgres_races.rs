@@ -5,13 +5,12 @@ mod support;
 
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Json, RunState, Settled, StoreTime, Verdict, VerdictId};
-use everbeat_store::{Error, Events, Queues, Runs, Which};
+use everbeat_store::{Error, Events, Queues, Runs, Wakes, Which};
 use everbeat_store_sql::Postgres;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Database, steps};
 use tokio_postgres::Client;
-use uuid::Uuid;
 
 /// Until so many sessions of the database wait for a lock.
 #[allow(clippy::disallowed_methods, reason = "looks at a real server until it is there")]
@@ -166,7 +165,7 @@ async fn an_ending_that_cannot_be_stored_ends_its_run_and_harms_no_other() {
     let claimed = store.claim(steps::claim(replica, 7)).await.expect("claim");
     let mut settlements: Vec<_> = claimed.iter().map(steps::success).collect();
     settlements[4].verdict = Some(Verdict {
-        id: VerdictId(Uuid::now_v7()),
+        id: VerdictId(steps::next_id()),
         at: StoreTime(0),
         subject: Subject { kind: SubjectKind::Run, id: runs[4].to_string() },
         judgement: Judgement::Stalled,
@@ -185,4 +184,23 @@ async fn an_ending_that_cannot_be_stored_ends_its_run_and_harms_no_other() {
         let told = run.error.is_some_and(|error| error.as_str().contains("unstorable"));
         assert_eq!(told, index == 4);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "waits for a real server")]
+async fn a_wake_reaches_the_other_servers() {
+    let database = Database::create().await;
+    let (here, there) = (open(&database).await, open(&database).await);
+    let mut signal = there.wakes();
+    // Each says so to itself once it listens; until then hints from elsewhere may be missed.
+    signal.wait().await;
+    let heard = async {
+        loop {
+            here.wake();
+            if tokio::time::timeout(Duration::from_millis(200), signal.wait()).await.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), heard).await.expect("the other server hears the hint");
 }

@@ -13,14 +13,15 @@ const CANCEL: &str = concat!(
     ", lane as materialized (select id, queue, task, -priority as rank, unique_key from run where id = $1), \
      asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
        where l.run_id = $1 returning 1), \
-     unready as (delete from ready r using lane \
-       where r.queue = lane.queue and r.task = lane.task and r.rank = lane.rank and r.run_id = lane.id \
+     unready as (delete from ready r where r.queue = (select queue from lane) \
+         and r.task = (select task from lane) and r.rank = (select rank from lane) and r.run_id = $1 \
        returning r.attempt, r.tries, r.losses), \
      unscheduled as (delete from scheduled s where s.run_id = $1 returning s.attempt, s.tries, s.losses), \
      waited as materialized (select * from unready union all select * from unscheduled), \
      ended as (insert into done (run_id, state, finished_at, attempt, tries, losses) \
        select $1, 'cancelled', t.now, w.attempt, w.tries, w.losses from waited w, t returning 1), \
-     freed as (delete from unique_key k using lane, waited where k.key = lane.unique_key and k.run_id = lane.id), \
+     freed as (delete from unique_key k where k.key = (select unique_key from lane) and k.run_id = $1 \
+       and exists (select 1 from waited)), \
      logged as (",
     append_event!(),
     "t.now, $2 from waited, t) \

@@ -52,7 +52,8 @@ macro_rules! leased {
            returning run_id, attempt, tries, losses, token, granted_at) \
          select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, \
            r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, s.checkpoint \
-         from leased l join run r on r.id = l.run_id left join run_sign s on s.run_id = l.run_id"
+         from leased l cross join lateral (select * from run r where r.id = l.run_id offset 0) r \
+           left join lateral (select s.checkpoint from run_sign s where s.run_id = l.run_id offset 0) s on true"
     };
 }
 
@@ -63,7 +64,7 @@ const CLAIM: &str = concat!(
     ", picked as materialized (select at from (\
          select at, rank, run_id, free, row_number() over (partition by task order by rank, run_id) as nth \
          from locked) l where nth <= free order by rank, run_id limit $2), \
-     gone as (delete from ready r using picked p where r.ctid = p.at \
+     gone as (delete from ready r where r.ctid = any(array(select at from picked)) \
        returning r.run_id, r.attempt, r.tries, r.losses)",
     leased!()
 );
@@ -75,8 +76,10 @@ const TAKE: &str = concat!(
     now!(),
     ", picked as materialized (select * from unnest($2::text[], $3::text[], $4::int[], $5::uuid[]) \
        as p(queue, task, rank, run_id)), \
-     gone as (delete from ready r using picked p \
-       where r.queue = p.queue and r.task = p.task and r.rank = p.rank and r.run_id = p.run_id \
+     found as materialized (select r.at from picked p cross join lateral (\
+       select r.ctid as at from ready r where r.queue = p.queue and r.task = p.task and r.rank = p.rank \
+         and r.run_id = p.run_id offset 0) r), \
+     gone as (delete from ready r where r.ctid = any(array(select at from found)) \
        returning r.run_id, r.attempt, r.tries, r.losses)",
     leased!()
 );

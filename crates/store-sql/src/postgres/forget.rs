@@ -10,10 +10,10 @@ const FORGET: &str = concat!(
     now!(),
     ", old as materialized (select d.run_id from done d where d.finished_at < (select now from t) - $1 \
        order by d.run_id limit $2), \
-     gone as (delete from done d using old where d.run_id = old.run_id returning d.run_id), \
-     runs as (delete from run r using gone where r.id = gone.run_id), \
-     signs as (delete from run_sign s using gone where s.run_id = gone.run_id), \
-     attempts as (delete from attempt a using gone where a.run_id = gone.run_id), \
+     gone as (delete from done d where d.run_id = any(array(select run_id from old)) returning d.run_id), \
+     runs as (delete from run r where r.id = any(array(select run_id from gone))), \
+     signs as (delete from run_sign s where s.run_id = any(array(select run_id from gone))), \
+     attempts as (delete from attempt a where a.run_id = any(array(select run_id from gone))), \
      keys as (delete from idempotency i using t where i.created_at < t.now - $3) \
      select count(*) from gone"
 );

@@ -11,8 +11,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 const WAS_SETTLED: &str = "\
-    select exists (select 1 from done d where d.run_id = g.run_id and d.token = g.token) \
-      or exists (select 1 from attempt a where a.run_id = g.run_id and a.token = g.token) \
+    select coalesce(\
+      (select true from done d where d.run_id = g.run_id and d.token = g.token limit 1), \
+      (select true from attempt a where a.run_id = g.run_id and a.token = g.token limit 1), false) \
     from unnest($1::uuid[], $2::uuid[]) with ordinality as g(run_id, token, nth) order by g.nth";
 
 pub(super) async fn was_settled(link: &Link, leases: &[(RunId, Token)]) -> Result<Vec<bool>> {
@@ -47,19 +48,23 @@ fn shown(row: &Row) -> Shown {
 
 pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
     let columns = format!("{HELD_COLUMNS}, {REPLICA_COLUMNS}, 0::bigint");
-    let joins = "join run r on r.id = l.run_id left join replica p on p.id = l.replica_id";
+    // By key, whatever the planner believes about tables that fill and empty all the time.
+    let run = "cross join lateral (select * from run r where r.id = l.run_id offset 0) r";
     let rows = match which {
         Which::Orphaned(most) => {
             let sql = format!(
-                "select {columns} from lease l {joins} \
-                 where p.state is null or p.state not in ('active', 'draining') order by l.run_id limit $1"
+                "select {columns} from (\
+                   select l.* from lease l left join replica p on p.id = l.replica_id \
+                   where p.state is null or p.state not in ('active', 'draining') order by l.run_id limit $1) l \
+                 {run} left join replica p on p.id = l.replica_id order by l.run_id"
             );
             link.query(&sql, &[&limit(*most)]).await?
         }
         Which::Of(runs) => {
             let sql = format!(
                 "select {columns} from unnest($1::uuid[]) with ordinality as g(run_id, nth) \
-                 join lease l on l.run_id = g.run_id {joins} order by g.nth"
+                 cross join lateral (select * from lease l where l.run_id = g.run_id offset 0) l \
+                 {run} left join replica p on p.id = l.replica_id order by g.nth"
             );
             let runs: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
             link.query(&sql, &[&runs]).await?

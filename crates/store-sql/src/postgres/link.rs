@@ -124,9 +124,12 @@ impl Target {
         );
         if role.goes_by_key() {
             setup.push_str(
-                "set plan_cache_mode to force_generic_plan; set enable_seqscan to off; set enable_hashjoin to off; \
+                "set plan_cache_mode to force_generic_plan; set enable_seqscan to off; \
                  set enable_mergejoin to off; set enable_bitmapscan to off;",
             );
+            // Batches meet what they changed by hashing; looking a row up by key is forced by `lateral`.
+            let unwanted = if role == Role::Settle { "nestloop" } else { "hashjoin" };
+            setup.push_str(&format!("set enable_{unwanted} to off;"));
         }
         setup
     }

@@ -11,11 +11,11 @@ const PROMOTE: &str = concat!(
     now!(),
     ", due as materialized (select s.run_id from scheduled s where s.run_at <= (select now from t) \
        order by s.run_at, s.run_id limit $1 for update skip locked), \
-     gone as (delete from scheduled s using due where s.run_id = due.run_id \
+     gone as (delete from scheduled s where s.run_id = any(array(select run_id from due)) \
        returning s.run_id, s.attempt, s.tries, s.losses), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select r.queue, r.task, -r.priority, r.id, g.attempt, g.tries, g.losses \
-       from gone g join run r on r.id = g.run_id) \
+       select r.queue, r.task, -r.priority, g.run_id, g.attempt, g.tries, g.losses from gone g cross join lateral (\
+         select r.queue, r.task, r.priority from run r where r.id = g.run_id offset 0) r) \
      select count(*) from gone"
 );
 

@@ -16,29 +16,35 @@ use uuid::Uuid;
 const STATEMENT_ROWS: usize = 5_000;
 const STATEMENT_BYTES: usize = 16 << 20;
 
-/// For batches that only finish runs, without verdicts and unique keys: nearly all.
+/// For batches that only finish runs, without verdicts and unique keys, each lease shown once: nearly
+/// all. The leases are reached by their keys, whatever the planner believes about the table; `or false`
+/// keeps the pairs a hash table that each of them is looked up in.
 const FINISH: &str = concat!(
     "with ",
     now!(),
     ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
          $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[]) \
        as g(place, run_id, token, state, outcome, tries, losses, result, error, beat)), \
-     gone as (delete from lease l using given g where l.run_id = g.run_id and l.token = g.token \
-       returning g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
-         l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat), \
+     gone as (delete from lease l where l.run_id = any($2::uuid[]) \
+         and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) returning l.*), \
+     ended as materialized (\
+       select g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
+         l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
+       from gone l join given g on g.run_id = l.run_id and g.token = l.token), \
      finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
          replica_id, worker_id, token, started_at, last_heartbeat_at) \
-       select g.run_id, g.state, t.now, g.attempt, g.tries, g.losses, g.result, g.error, g.outcome, g.replica_id, \
-         g.worker_id, g.token, g.granted_at, g.beat from gone g, t), \
+       select e.run_id, e.state, t.now, e.attempt, e.tries, e.losses, e.result, e.error, e.outcome, e.replica_id, \
+         e.worker_id, e.token, e.granted_at, e.beat from ended e, t), \
      logged as (",
     append_event!(),
-    "t.now, string_agg('run.' || g.state || ' ' || g.run_id || ' ' || g.attempt, e'\\n' order by g.place) \
-       from gone g, t group by t.now) \
-     select place, true from gone"
+    "t.now, string_agg('run.' || e.state || ' ' || e.run_id || ' ' || e.attempt, e'\\n' order by e.place) \
+       from ended e, t group by t.now) \
+     select place, true from ended"
 );
 
 /// For everything. A run that goes back to its lane takes the lane from its own row, which never
-/// changes; one that somebody asked to cancel does not go back.
+/// changes; one that somebody asked to cancel does not go back. Of several endings of one lease the
+/// first that may end it does.
 const SETTLE: &str = concat!(
     "with ",
     now!(),
@@ -49,44 +55,52 @@ const SETTLE: &str = concat!(
        as g(place, run_id, token, state, outcome, tries, losses, result, error, beat, next, delay, unique_key, \
          verdict_id, subject_kind, subject_id, judgement, reason, evidence, judged_by, judged_run, judged_attempt, \
          followed_by)), \
-     gone as (delete from lease l using given g where l.run_id = g.run_id and l.token = g.token \
-         and (g.next = 'finish' or l.cancel_requested_at is null) \
-       returning g.*, l.attempt, l.replica_id, l.worker_id, l.granted_at, \
-         coalesce(g.beat, l.last_heartbeat_at) as last_beat), \
+     gone as (delete from lease l where l.run_id = any($2::uuid[]) \
+         and ((l.run_id, l.token) in (select g.run_id, g.token from given g where g.next = 'finish') \
+           or (l.cancel_requested_at is null \
+             and (l.run_id, l.token) in (select g.run_id, g.token from given g))) returning l.*), \
+     ended as materialized (\
+       select distinct on (g.run_id) g.*, l.attempt, l.replica_id, l.worker_id, l.granted_at, \
+         coalesce(g.beat, l.last_heartbeat_at) as last_beat \
+       from gone l join given g on g.run_id = l.run_id and g.token = l.token \
+       where g.next = 'finish' or l.cancel_requested_at is null order by g.run_id, g.place), \
      finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
          replica_id, worker_id, token, started_at, last_heartbeat_at, verdict_id) \
-       select g.run_id, g.state, t.now, g.attempt, g.tries, g.losses, g.result, g.error, g.outcome, g.replica_id, \
-         g.worker_id, g.token, g.granted_at, g.last_beat, g.verdict_id from gone g, t where g.next = 'finish'), \
-     freed as (delete from unique_key k using gone g \
-       where g.next = 'finish' and k.key = g.unique_key and k.run_id = g.run_id), \
+       select e.run_id, e.state, t.now, e.attempt, e.tries, e.losses, e.result, e.error, e.outcome, e.replica_id, \
+         e.worker_id, e.token, e.granted_at, e.last_beat, e.verdict_id from ended e, t where e.next = 'finish'), \
+     freed as (delete from unique_key k where k.key = any($13::text[]) \
+       and ((k.key, k.run_id) in (select e.unique_key, e.run_id from ended e \
+         where e.next = 'finish' and e.unique_key is not null) or false)), \
      kept as (insert into attempt (run_id, attempt, outcome, replica_id, worker_id, token, started_at, ended_at, \
          last_heartbeat_at, error, verdict_id) \
-       select g.run_id, g.attempt, g.outcome, g.replica_id, g.worker_id, g.token, g.granted_at, t.now, g.last_beat, \
-         g.error, g.verdict_id from gone g, t where g.next <> 'finish' on conflict do nothing), \
+       select e.run_id, e.attempt, e.outcome, e.replica_id, e.worker_id, e.token, e.granted_at, t.now, e.last_beat, \
+         e.error, e.verdict_id from ended e, t where e.next <> 'finish' on conflict do nothing), \
      again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select r.queue, r.task, -r.priority, r.id, g.attempt, g.tries, g.losses \
-       from gone g join run r on r.id = g.run_id where g.next = 'ready'), \
+       select r.queue, r.task, -r.priority, e.run_id, e.attempt, e.tries, e.losses from ended e cross join lateral (\
+         select r.queue, r.task, r.priority from run r where r.id = e.run_id offset 0) r where e.next = 'ready'), \
      later as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
-       select g.run_id, t.now + g.delay, g.attempt, g.tries, g.losses from gone g, t where g.next = 'after'), \
+       select e.run_id, t.now + e.delay, e.attempt, e.tries, e.losses from ended e, t where e.next = 'after'), \
      judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
          run_id, attempt, followed_by) \
-       select g.verdict_id, t.now, g.subject_kind, g.subject_id, g.judgement, g.reason, g.evidence, g.judged_by, \
-         g.judged_run, g.judged_attempt, g.followed_by from gone g, t where g.verdict_id is not null \
+       select e.verdict_id, t.now, e.subject_kind, e.subject_id, e.judgement, e.reason, e.evidence, e.judged_by, \
+         e.judged_run, e.judged_attempt, e.followed_by from ended e, t where e.verdict_id is not null \
        on conflict (id) do nothing), \
      logged as (",
     append_event!(),
-    "t.now, string_agg(case g.next when 'finish' then 'run.' || g.state else 'attempt.' || g.outcome end \
-         || ' ' || g.run_id || ' ' || g.attempt, e'\\n' order by g.place) \
-       from gone g, t group by t.now) \
-     select place, true from gone \
+    "t.now, string_agg(case e.next when 'finish' then 'run.' || e.state else 'attempt.' || e.outcome end \
+         || ' ' || e.run_id || ' ' || e.attempt, e'\\n' order by e.place) \
+       from ended e, t group by t.now) \
+     select place, true from ended \
      union all \
-     select g.place, false from given g join lease l on l.run_id = g.run_id and l.token = g.token \
-     where g.next <> 'finish' and l.cancel_requested_at is not null"
+     select g.place, false from given g cross join lateral (\
+       select l.token from lease l where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
+     where g.next <> 'finish' and l.token = g.token"
 );
 
 const CANCEL_ASKED: &str = "\
-    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[]) as g(place, run_id, token) \
-    join lease l on l.run_id = g.run_id and l.token = g.token where l.cancel_requested_at is not null";
+    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[]) as g(place, run_id, token) cross join lateral (\
+      select l.token from lease l where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
+    where l.token = g.token";
 
 pub(super) async fn settle(link: &Link, settlements: &[Settlement]) -> Result<Vec<Settled>> {
     let mut answers = vec![Settled::Fenced; settlements.len()];
@@ -145,9 +159,10 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
     let run_id: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.run_id.0).collect();
     let token: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.token.0).collect();
     let endings = Endings::of(batch);
-    let lean = batch.iter().all(|(_, settlement)| {
+    let plain = batch.iter().all(|(_, settlement)| {
         !settlement.unless_cancelled() && settlement.verdict.is_none() && settlement.spec.unique_key.is_none()
     });
+    let lean = plain && run_id.windows(2).all(|pair| pair[0] != pair[1]);
     let rows = if lean {
         link.query(
             FINISH,

@@ -13,11 +13,14 @@ const SIGN: &str = concat!(
     now!(),
     ", given as materialized (select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) \
        as g(run_id, token, progress, checkpoint)), \
-     beaten as (update lease l set last_heartbeat_at = t.now from given g, t \
-       where l.run_id = g.run_id and l.token = g.token \
-       returning l.run_id, l.token, l.cancel_requested_at is not null as cancel_asked, g.progress, g.checkpoint), \
+     beaten as (update lease l set last_heartbeat_at = (select now from t) \
+       where l.run_id = any($1::uuid[]) \
+         and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) \
+       returning l.run_id, l.token, l.cancel_requested_at is not null as cancel_asked), \
      reported as (insert into run_sign as s (run_id, progress, checkpoint) \
-       select run_id, progress, checkpoint from beaten where progress is not null or checkpoint is not null \
+       select b.run_id, g.progress, g.checkpoint from beaten b \
+         join given g on g.run_id = b.run_id and g.token = b.token \
+       where g.progress is not null or g.checkpoint is not null \
        on conflict (run_id) do update set progress = coalesce(excluded.progress, s.progress), \
          checkpoint = coalesce(excluded.checkpoint, s.checkpoint)) \
      select run_id, cancel_asked, token from beaten"

@@ -107,16 +107,23 @@ pub(crate) mod steps {
     use everbeat_model::replica::NewReplica;
     use everbeat_model::run::{Claimed, Kind, Spec};
     use everbeat_model::{
-        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime,
+        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime, id,
     };
     use everbeat_store::{Claim, Enqueue, Store};
     use std::collections::BTreeMap;
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
     use std::time::Duration;
     use uuid::Uuid;
 
+    static IDS: LazyLock<id::Sequence> = LazyLock::new(id::Sequence::default);
+
+    /// Ids rise, so that "oldest" is certain.
+    pub(crate) fn next_id() -> Uuid {
+        IDS.next(super::wall_clock().millis(), Uuid::new_v4().as_u128())
+    }
+
     pub(crate) async fn join(store: &dyn Store) -> ReplicaId {
-        let id = ReplicaId(Uuid::now_v7());
+        let id = ReplicaId(next_id());
         let replica = NewReplica {
             id,
             host: "here".to_string(),
@@ -140,7 +147,7 @@ pub(crate) mod steps {
             unique_key: None,
         });
         let runs: Vec<NewRun> =
-            (0..count).map(|_| NewRun { id: RunId(Uuid::now_v7()), spec: spec.clone(), run_at: None }).collect();
+            (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();
         let ids = runs.iter().map(|run| run.id).collect();
         store.enqueue(Enqueue { runs, idempotency: None }).await.expect("enqueue");
         ids

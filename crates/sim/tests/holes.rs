@@ -1,0 +1,63 @@
+//! Each planted mistake is found, which the same seeds without it do not break.
+
+use everbeat_model::Hole;
+use everbeat_sim::{Options, run_seed};
+
+/// A mistake must show itself within so many seeds.
+const MOST: u64 = 500;
+
+/// Goes through seeds until the planted mistake has shown itself `times` times.
+fn found(hole: Hole, breaks: &str, times: usize) {
+    let mut expected = 0;
+    let mut needed = Vec::new();
+    let mut since = 0;
+    for seed in 0..MOST {
+        since += 1;
+        if let Err(violation) = run_seed(seed, Options { hole: Some(hole), ..Options::default() }) {
+            if needed.is_empty() {
+                println!("{hole:?} breaks {}: {}", violation.guarantee, violation.detail);
+            }
+            expected += usize::from(violation.guarantee.starts_with(breaks));
+            run_seed(seed, Options::default()).expect("the seed holds without the hole");
+            needed.push(since);
+            since = 0;
+            if needed.len() == times {
+                break;
+            }
+        }
+    }
+    needed.sort_unstable();
+    assert!(needed.len() >= times.min(3), "{hole:?} was found {} times in {MOST} seeds", needed.len());
+    assert!(expected > 0, "{hole:?} never broke {breaks}");
+    println!("{hole:?}: found {} times, median seeds to find {}", needed.len(), needed[needed.len() / 2]);
+}
+
+macro_rules! every_planted_hole_is_found {
+    ($($test:ident: $hole:ident breaks $breaks:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                found(Hole::$hole, $breaks, 5);
+            }
+        )*
+
+        #[test]
+        fn no_planted_hole_is_left_out() {
+            assert_eq!([$(Hole::$hole),*].len(), Hole::ALL.len());
+            assert!(Hole::ALL.iter().all(|hole| [$(Hole::$hole),*].contains(hole)));
+        }
+    };
+}
+
+every_planted_hole_is_found! {
+    a_settle_without_token_is_found: SettleWithoutToken breaks "G1",
+    a_rescue_without_compare_is_found: RescueWithoutCompare breaks "G1",
+    a_claim_before_the_replica_is_found: ClaimBeforeReplica breaks "G2",
+    no_grace_after_an_outage_is_found: NoGraceAfterOutage breaks "G3",
+    foreign_clocks_are_found: ForeignClocks breaks "G3",
+    an_attempt_as_token_is_found: AttemptAsToken breaks "G1",
+    a_wake_taken_for_truth_is_found: WakeIsTruth breaks "liveness",
+    a_stalled_detector_is_found: StalledDetector breaks "G3",
+    an_unrenewed_judge_is_found: UnrenewedJudge breaks "G3",
+    a_lease_nobody_performs_is_found: LeaseNobodyPerforms breaks "liveness",
+}

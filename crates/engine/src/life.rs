@@ -325,27 +325,20 @@ impl Life {
 
     /// After a judgement by others nothing of this life counts: stop its work and say so.
     async fn abandon(&self) {
-        let mut unsettled = Vec::new();
+        let mut fenced = Vec::new();
         for entry in self.table().all() {
-            if !entry.settled() {
-                unsettled.push((!entry.judge(), entry.clone()));
+            // One that had ended may yet be settled by a write under way; if not, whoever took it over
+            // says why.
+            if entry.judge() {
+                let draft = Draft {
+                    judgement: Judgement::Fenced,
+                    reason: "replica_dead",
+                    evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal" }),
+                };
+                let then = "its result counts for nothing; the run went on without it".to_string();
+                fenced.push(draft.verdict(self, &entry, then));
             }
             entry.kill(Stop::Fenced);
-        }
-        let mut fenced = Vec::new();
-        let mut lookups = 0;
-        for (had_ended, entry) in unsettled {
-            lookups += usize::from(had_ended);
-            if had_ended && (lookups > FENCED_BATCH || self.may_count(&entry).await) {
-                continue;
-            }
-            let draft = Draft {
-                judgement: Judgement::Fenced,
-                reason: "replica_dead",
-                evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal", "had_ended": had_ended }),
-            };
-            let then = "its result counts for nothing; the run went on without it".to_string();
-            fenced.push(draft.verdict(self, &entry, then));
         }
         metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
         for chunk in fenced.chunks(FENCED_BATCH) {

@@ -152,10 +152,6 @@ impl Entry {
         self.vital().sentence.take()
     }
 
-    pub(crate) fn settled(&self) -> bool {
-        self.vital().settled
-    }
-
     pub(crate) async fn stopped(&self) -> Stop {
         self.until(|vital| vital.stop).await
     }

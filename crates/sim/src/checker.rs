@@ -5,7 +5,7 @@ use crate::moves::Place;
 use crate::shared::Shared;
 use crate::truth::Truth;
 use everbeat_model::replica::ReplicaState;
-use everbeat_model::{Outcome, ReplicaId, RunId, RunState, Token, Verdict, VerdictId};
+use everbeat_model::{Outcome, ReplicaId, RunId, Verdict, VerdictId};
 use everbeat_store::Audits;
 use everbeat_store::memory::State;
 use futures_util::FutureExt;
@@ -130,10 +130,16 @@ impl Checker {
     /// The owner's own judgements must be true by the common time, whatever the wall clocks did.
     fn true_verdict(&self, state: &State, truth: &mut Truth, verdict: &Verdict, now: u64) {
         let (Some(run), Some(attempt)) = (verdict.run_id, verdict.attempt) else { return };
+        let Some(owner) = truth.lives.get(&verdict.judged_by).map(|life| life.owner) else { return };
+        let key = (owner, run, attempt);
+        // After a failover one replica may have held two leases of the same number.
+        if truth.grants.get(&key).map_or(0, Vec::len) > 1 {
+            return;
+        }
         let deadline = state.runs.get(&run).and_then(|row| row.spec.policy.deadline);
         let earliest = match verdict.reason.as_str() {
-            "attempt_silent" => truth.not_silent_before.get(&(run, attempt)).copied(),
-            "no_progress" => truth.not_stalled_before.get(&(run, attempt)).copied(),
+            "attempt_silent" => truth.not_silent_before.get(&key).copied(),
+            "no_progress" => truth.not_stalled_before.get(&key).copied(),
             "deadline" => match self.places.get(&run) {
                 Some(Place::Leased { token, .. }) => {
                     truth.granted_at.get(token).zip(deadline).map(|(at, span)| at + span.as_micros() as u64)
@@ -146,10 +152,7 @@ impl Checker {
             let name = truth.name(run);
             truth.violate("G5", format!("{name} attempt {attempt}: verdict {} came too early", verdict.reason));
         }
-        let owner = truth.lives.get(&verdict.judged_by).map(|life| life.owner);
-        let grants = owner.and_then(|owner| truth.grants.get(&(owner, run, attempt))).map_or(0, Vec::len);
-        // After a failover one replica may have held two leases of the same number.
-        if verdict.judgement == everbeat_model::verdict::Judgement::Fenced && grants == 1 && counted(state, verdict) {
+        if verdict.judgement == everbeat_model::verdict::Judgement::Fenced && counted(state, verdict) {
             let name = truth.name(run);
             truth.violate("G15", format!("{name} attempt {attempt} is called fenced, yet its ending was accepted"));
         }

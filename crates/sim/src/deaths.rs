@@ -45,8 +45,13 @@ pub(crate) fn check(
         return Err(("G3", format!("{label} was judged by somebody who never looked")));
     };
     let judge_label = truth.label_of(verdict.judged_by);
+    if look.sent < truth.unsure_until {
+        return Ok(None);
+    }
     let ends = |window: &Window| window.to.unwrap_or(now);
-    let counts = |window: &&Window| window.from < look.sent && ends(window) - window.from >= LONG;
+    // As far as the judge itself lived through it.
+    let span = |window: &Window| ends(window).saturating_sub(window.from.max(judge.joined_at));
+    let counts = |window: &&Window| window.from < look.sent && span(window) >= LONG;
     let common = truth.common.iter().filter(counts).map(|window| ends(window).saturating_sub(SLACK));
     let judge_boot = truth.boots.get(&judge.owner);
     let away = judge_boot.into_iter().flat_map(|boot| &boot.windows).filter(counts).map(|window| match window.kind {

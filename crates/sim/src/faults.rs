@@ -269,7 +269,7 @@ impl World {
         let voided: Vec<_> =
             truth.granted_at.iter().filter(|(_, at)| **at >= copied_at).map(|(token, _)| *token).collect();
         truth.voided.extend(voided);
-        truth.unsure_until = self.shared.now() + crate::deaths::TIMEOUT;
+        truth.unsure_until = self.shared.now() + away + crate::deaths::TIMEOUT;
         let before = truth.accepted.len();
         truth.accepted.retain(|id| state.runs.contains_key(id));
         truth.report.lost_to_failover += (before - truth.accepted.len()) as u64;

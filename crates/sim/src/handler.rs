@@ -68,7 +68,7 @@ impl Handler for Work {
                 if let Some(timeout) = script.timeout_ms {
                     // A checkpoint is a sign of its own, and promises nothing.
                     let earliest = self.shared.now() + timeout * 1000;
-                    self.shared.truth().not_silent_before.insert((run, attempt), earliest);
+                    self.shared.truth().not_silent_before.insert((self.owner, run, attempt), earliest);
                 }
                 ctx.checkpoint(&reached).await.map_err(stopped)?;
                 // What a failover in between may have taken back is not promised.
@@ -99,7 +99,7 @@ impl Work {
         let promised = script.promises_ms.map(Duration::from_millis);
         let beat = Beat { done: script.progresses.then_some(done), next_within: promised, ..Beat::default() };
         ctx.heartbeat(beat)?;
-        let (now, key) = (self.shared.now(), (ctx.run_id(), ctx.attempt()));
+        let (now, key) = (self.shared.now(), (self.owner, ctx.run_id(), ctx.attempt()));
         let mut truth = self.shared.truth();
         if let Some(timeout) = script.timeout_ms {
             truth.not_silent_before.insert(key, now + timeout.max(script.promises_ms.unwrap_or(0)) * 1000);

@@ -38,8 +38,8 @@ pub(crate) struct Truth {
     /// Runs whose cancel the store took, until they are reopened.
     pub(crate) cancelled: BTreeSet<RunId>,
     /// Before this time an attempt may not be called silent, stalled or late, whatever clocks show.
-    pub(crate) not_silent_before: BTreeMap<(RunId, u32), u64>,
-    pub(crate) not_stalled_before: BTreeMap<(RunId, u32), u64>,
+    pub(crate) not_silent_before: BTreeMap<(Owner, RunId, u32), u64>,
+    pub(crate) not_stalled_before: BTreeMap<(Owner, RunId, u32), u64>,
     /// When nobody could renew.
     pub(crate) common: Vec<Window>,
     pub(crate) broken: Option<(&'static str, String)>,

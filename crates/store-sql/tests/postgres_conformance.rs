@@ -18,7 +18,7 @@ everbeat_store::conformance!(postgres, open);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_and_memory_tell_the_same_story() {
-    for seed in 100..=118 {
+    for seed in 1..=3 {
         let database = Database::create().await;
         let memory: Arc<dyn Store> = Arc::new(Memory::new(Arc::new(HandClock::default())));
         let tally = differential(memory, Arc::new(database.open().await), seed, 400).await;

@@ -14,7 +14,8 @@ use std::time::Duration;
 #[async_trait]
 pub trait Runs {
     /// Accepts runs, all or none. A run whose unique key an unfinished run holds is answered with
-    /// that one; a request whose idempotency key was seen is answered with what it made then.
+    /// that one, a run whose id is known with itself; a request whose idempotency key was seen (kept
+    /// for a day) is answered with what it made then.
     async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>>;
 
     /// Takes up to `limit` ready runs, highest priority first, then oldest. Nothing, if the replica

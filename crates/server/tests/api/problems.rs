@@ -53,7 +53,9 @@ async fn what_is_not_json_is_malformed() {
     let deep = format!("{{\"task\": \"noop\", \"policy\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
     for body in ["", "{", "{\"task\": \"noop\"", "nonsense", "{\"task\": \"noop\"} x", "{\"task\": \"\u{1}\"}", &deep] {
         let answer = server.post_json("/api/v1/runs", body).await;
-        answer.problem(StatusCode::BAD_REQUEST, "malformed-request");
+        let problem = answer.problem(StatusCode::BAD_REQUEST, "malformed-request");
+        assert_eq!(problem["field"], "body");
+        assert!(problem["value"].is_string() && problem["hint"].is_string(), "{problem}");
     }
     let bytes: &[u8] = b"{\"task\": \"\xff\xfe\"}";
     let headers = [("content-type", "application/json")];
@@ -91,7 +93,9 @@ async fn a_body_over_the_limit_is_refused_declared_or_not() {
     let body = json!({"task": "noop", "input": "x".repeat(2000)}).to_string();
     let headers = [("content-type", "application/json")];
     let answer = server.send(request("POST", "/api/v1/runs", &headers, body.clone())).await;
-    answer.problem(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large");
+    let problem = answer.problem(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large");
+    assert_eq!(problem["field"], "body");
+    assert!(problem["value"].as_str().unwrap().ends_with(" bytes"), "{problem}");
     let pieces = body.into_bytes().chunks(100).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect::<Vec<_>>();
     let stream = Body::from_stream(futures_util::stream::iter(pieces));
     let answer = server.send(request("POST", "/api/v1/runs", &headers, stream)).await;

@@ -29,6 +29,11 @@ impl Runs for Memory {
         let mut answers = Vec::with_capacity(request.runs.len());
         let mut lines = Vec::new();
         for run in request.runs {
+            if state.runs.contains_key(&run.id) {
+                // The same run again: an earlier answer was lost.
+                answers.push(Enqueued::Exists(run.id));
+                continue;
+            }
             if let Some(key) = &run.spec.unique_key {
                 if let Some(existing) = state.unique.get(key) {
                     answers.push(Enqueued::Exists(*existing));

@@ -247,6 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn a_beat_that_a_failover_set_back_and_that_rose_again_has_changed() {
+        let mut watch = Watch::default();
+        look(&mut watch, 0, &[replica(1, 7)]);
+        look(&mut watch, 450, &[replica(1, 7)]);
+        let again = Replica { last_heartbeat_at: StoreTime(1), ..replica(1, 7) };
+        look(&mut watch, 900, std::slice::from_ref(&again));
+        assert!(look(&mut watch, 1300, &[again]).is_empty(), "it beat at 900 at the latest");
+    }
+
+    #[test]
+    fn a_doubt_ends_with_the_observation_it_belongs_to() {
+        let mut watch = Watch::default();
+        let silent = [replica(1, 7), replica(2, 7), replica(3, 7)];
+        for now in (0..=1000).step_by(200) {
+            assert!(look(&mut watch, now, &silent).is_empty(), "{now}: doubted at the end of these");
+        }
+        // Away for three seconds: all begins anew, and many at once are doubted anew.
+        for now in (4000..=5800).step_by(200) {
+            assert!(look(&mut watch, now, &silent).is_empty(), "{now}");
+        }
+        assert_eq!(look(&mut watch, 6000, &silent), [1, 2, 3]);
+    }
+
+    #[test]
     fn an_unrenewed_observer_judges_nobody() {
         let mut watch = Watch::default();
         for now in (0..=4000).step_by(200) {

@@ -350,7 +350,7 @@ impl World {
         }
         for queue in QUEUES {
             // After whatever pause may still be under way.
-            self.agenda.plan(now + 3500 * MS, Action::Resume(queue));
+            self.agenda.plan(now + 4500 * MS, Action::Resume(queue));
         }
         self.agenda.plan(now + 6000 * MS, Action::Look);
     }

@@ -25,8 +25,15 @@ pub(crate) async fn run(life: Arc<Life>) {
             Some(asked) => {
                 let limit = asked.limit;
                 life.claim_begins();
+                let sent = core.env.boot();
                 let answer = life.call(core.store.claim(asked)).await;
                 let full = match answer {
+                    Ok(_) if core.env.boot().since(sent) > core.settings.call_limit() => {
+                        // This replica was away while the answer waited; others may hold these runs by
+                        // now. Reconciliation releases those that it still holds.
+                        tracing::debug!("a claim's answer came too late");
+                        false
+                    }
                     Ok(claimed) => {
                         metrics::counter!("everbeat_claims_total").increment(claimed.len() as u64);
                         let full = claimed.len() == limit;

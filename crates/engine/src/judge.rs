@@ -106,7 +106,7 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
     }
     if let Some(timeout) = policy.heartbeat_timeout.filter(|_| policy.heartbeat == HeartbeatMode::Manual) {
         let allowed = timeout.max(vital.promised.unwrap_or_default());
-        if lag > timeout / 2 {
+        if lag > timeout / 2 || vital.checkpoints_waiting > 0 {
             vital.last_beat = now;
         } else if now.since(vital.last_beat) >= allowed {
             let silent = now.since(vital.last_beat);

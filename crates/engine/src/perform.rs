@@ -34,6 +34,8 @@ pub(crate) struct Vital {
     pub(crate) kill_at: Option<BootInstant>,
     /// It waits in the signer's queue.
     pub(crate) queued: bool,
+    /// How many checkpoints wait for the store.
+    pub(crate) checkpoints_waiting: usize,
     /// An ending is on its way to the store; any other is late.
     pub(crate) judged: bool,
     /// A judged ending that is written once the performer has ended.
@@ -58,6 +60,7 @@ impl Entry {
             killed: false,
             kill_at: None,
             queued: false,
+            checkpoints_waiting: 0,
             judged: false,
             sentence: None,
             settled: false,
@@ -91,6 +94,11 @@ impl Entry {
             vital.last_progress = now;
             vital.progress = progress;
         }
+    }
+
+    pub(crate) fn awaits_store(self: &Arc<Entry>) -> AwaitsStore {
+        self.vital().checkpoints_waiting += 1;
+        AwaitsStore(self.clone())
     }
 
     pub(crate) fn stop(&self) -> Option<Stop> {
@@ -205,6 +213,15 @@ pub(crate) enum Condemned {
     Already,
     AfterItsEnd,
     Now(Ending, Option<Draft>),
+}
+
+/// Held while an attempt waits for its checkpoint to be committed.
+pub(crate) struct AwaitsStore(Arc<Entry>);
+
+impl Drop for AwaitsStore {
+    fn drop(&mut self) {
+        self.0.vital().checkpoints_waiting -= 1;
+    }
 }
 
 /// All entries of a replica's life.

@@ -59,6 +59,8 @@ impl Signer {
     pub(crate) async fn checkpoint(&self, entry: &Arc<Entry>, value: Json) -> Result<(), Stop> {
         let (acknowledge, acknowledged) = oneshot::channel();
         let request = Request::Checkpoint(entry.clone(), value, acknowledge);
+        // It is the store that is slow, not the attempt: whoever waits here is not silent.
+        let _waiting = entry.awaits_store();
         self.requests.send(request).await.map_err(|_| Stop::Fenced)?;
         acknowledged.await.unwrap_or(Err(Stop::Fenced))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Replicas, one row per boot.
 #[async_trait]
 pub trait Replicas {
-    /// Joins as active.
+    /// Joins as active. Joining again changes nothing, whatever became of the row.
     async fn join(&self, replica: NewReplica) -> Result<Joined>;
 
     /// Renews the replica's row, and with it all its leases.

@@ -11,21 +11,18 @@ use everbeat_store::{Error, Joined, Renewal, Replicas, Result, Sweeps};
 use std::time::Duration;
 use tokio_postgres::Row;
 
+/// A repeated or late join changes nothing: it must not bring back a row that was judged since.
 const JOIN: &str = concat!(
     "with ",
     now!(),
     ", joined as (insert into replica (id, host, version, state, beat, started_at, last_heartbeat_at, \
          heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms) \
        select $1, $2, $3, 'active', 1, now, now, $4, $5, ($6::bigint - now) / 1000 from t \
-       on conflict (id) do update set host = excluded.host, version = excluded.version, state = excluded.state, \
-         beat = excluded.beat, started_at = excluded.started_at, last_heartbeat_at = excluded.last_heartbeat_at, \
-         heartbeat_interval_us = excluded.heartbeat_interval_us, \
-         heartbeat_timeout_us = excluded.heartbeat_timeout_us, clock_skew_ms = excluded.clock_skew_ms \
-       returning started_at, clock_skew_ms), \
+       on conflict (id) do nothing returning started_at), \
      logged as (",
     append_event!(),
     "started_at, $7 from joined) \
-     select started_at, clock_skew_ms from joined"
+     select now, ($6::bigint - now) / 1000 from t"
 );
 
 const RENEW: &str = "\

@@ -84,9 +84,11 @@ impl Sweeps for Sqlite {
 
 fn join(tx: &Tx<'_>, replica: &NewReplica) -> Outcome<Joined> {
     let clock_skew_ms = (replica.wall.0 - tx.now.0) / 1000;
-    tx.connection
+    // A repeated or late join changes nothing: it must not bring back a row that was judged since.
+    let joined = tx
+        .connection
         .prepare_cached(
-            "insert or replace into replica (id, host, version, state, beat, started_at, last_heartbeat_at,
+            "insert or ignore into replica (id, host, version, state, beat, started_at, last_heartbeat_at,
                heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms)
              values (?1, ?2, ?3, 'active', 1, ?4, ?4, ?5, ?6, ?7)",
         )?
@@ -99,7 +101,9 @@ fn join(tx: &Tx<'_>, replica: &NewReplica) -> Outcome<Joined> {
             micros(replica.heartbeat_timeout),
             clock_skew_ms,
         ])?;
-    tx.append_events(&[line("replica.joined", &replica.id.to_string(), None, None)])?;
+    if joined > 0 {
+        tx.append_events(&[line("replica.joined", &replica.id.to_string(), None, None)])?;
+    }
     Ok(Joined { now: tx.now, clock_skew_ms })
 }
 

@@ -160,6 +160,7 @@ macro_rules! conformance {
             }
             replicas {
                 a_replica_joins_active_with_its_own_settings
+                a_repeated_join_changes_nothing_and_revives_nobody
                 a_renewal_raises_the_beat_and_the_heartbeat_of_its_runs
                 burying_is_a_compare_and_set_on_the_beat
                 positive_proof_buries_whatever_the_beat

@@ -26,6 +26,19 @@ pub(super) async fn a_replica_joins_active_with_its_own_settings(t: &Fixture) {
     assert!((3_600_000..=7_200_000).contains(&skew), "{skew}");
 }
 
+pub(super) async fn a_repeated_join_changes_nothing_and_revives_nobody(t: &Fixture) {
+    let given = t.new_replica();
+    t.join(given.clone()).await.expect("join");
+    t.renew(given.id).await.expect("renew");
+    let before = row(t, given.id).await;
+    t.join(given.clone()).await.expect("join again");
+    assert_eq!(row(t, given.id).await, before);
+    t.leave(given.id).await.expect("leave");
+    t.join(given.clone()).await.expect("join too late");
+    assert_eq!(row(t, given.id).await.state, ReplicaState::Left);
+    assert_eq!(t.renew(given.id).await.expect("renew"), Renewal::Fenced);
+}
+
 pub(super) async fn a_renewal_raises_the_beat_and_the_heartbeat_of_its_runs(t: &Fixture) {
     let claimed = t.running().await;
     let (id, replica) = (claimed.lease.run_id, claimed.lease.replica_id);

@@ -32,8 +32,10 @@ impl Replicas for Memory {
             running: 0,
         };
         // A repeated or late join changes nothing: it must not bring back a row that was judged since.
-        state.replicas.entry(replica.id).or_insert(row);
-        state.append(now, &[line("replica.joined", &replica.id.to_string(), None, None)]);
+        if !state.replicas.contains_key(&replica.id) {
+            state.replicas.insert(replica.id, row);
+            state.append(now, &[line("replica.joined", &replica.id.to_string(), None, None)]);
+        }
         state.version += 1;
         Ok(Joined { now, clock_skew_ms })
     }

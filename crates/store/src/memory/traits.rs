@@ -9,6 +9,7 @@ use everbeat_model::event::{PER_BATCH, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::{NewReplica, ReplicaState};
 use everbeat_model::{Json, Replica, ReplicaId, RunState, Verdict, VerdictId};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ impl Replicas for Memory {
             running: 0,
         };
         // A repeated or late join changes nothing: it must not bring back a row that was judged since.
-        if !state.replicas.contains_key(&replica.id) {
-            state.replicas.insert(replica.id, row);
+        if let Entry::Vacant(place) = state.replicas.entry(replica.id) {
+            place.insert(row);
             state.append(now, &[line("replica.joined", &replica.id.to_string(), None, None)]);
         }
         state.version += 1;

@@ -40,7 +40,7 @@ fn sql_stands_in_store_sql_only() {
         // The conformance suite feeds SQL to stores as data.
         let files = sources(&root().join("crates").join(name).join("src"));
         for file in files.iter().filter(|file| !file.to_string_lossy().contains("conformance")) {
-            let text = fs::read_to_string(&file).unwrap();
+            let text = fs::read_to_string(file).unwrap();
             for word in ["INSERT INTO", "DELETE FROM", "SELECT ", "UPDATE SET"] {
                 assert!(!text.contains(word), "{} holds SQL: {word}", file.display());
             }

@@ -117,6 +117,9 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Evaluate one jq program under limits: its task's input on stdin, one JSON answer on stdout
+    #[command(name = crate::jq::SUBCOMMAND, hide = true)]
+    JqEvaluate,
 }
 
 #[derive(Debug, clap::Args)]

@@ -7,10 +7,12 @@ mod clock;
 mod commands;
 mod config;
 mod exit;
+mod jq;
 mod logging;
 mod notify;
 mod output;
 mod serve;
+mod tasks;
 mod waiting;
 
 use args::{Args, Command};
@@ -48,5 +50,6 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Events(asked) => commands::events::read(&to()?, &asked),
         Command::Bench(asked) => bench::bench(&asked),
         Command::Completions { shell } => commands::completions(shell),
+        Command::JqEvaluate => jq::evaluate(),
     }
 }

@@ -1,6 +1,6 @@
 use crate::config::{Config, Flags, mask};
 use crate::exit::{self, Failure};
-use crate::{logging, notify};
+use crate::{logging, notify, tasks};
 use everbeat::{StoreOptions, System, open_store};
 use everbeat_engine::{Engine, Env, Locks, Readiness};
 use everbeat_store::{Error as StoreError, Store};
@@ -172,8 +172,9 @@ fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<E
     })?;
     let mut settings = config.settings.clone();
     settings.host = locks.host().to_string();
+    tasks::limit(&mut settings);
     let locks: Arc<dyn Locks> = Arc::new(locks);
-    Engine::new(env, store, settings, everbeat::tasks(), Some(locks))
+    Engine::new(env, store, settings, tasks::tasks(), Some(locks))
         .map_err(|error| Failure::server(error.to_string(), error.hint()))
 }
 

@@ -43,7 +43,7 @@ struct SleepInput {
 impl Handler for Sleep {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
         let SleepInput { ms } = read("sleep", "{\"ms\": 1000}", &input)?;
-        ctx.sleep(Duration::from_millis(ms)).await.map_err(|stop| Failure::new(stop.to_string()))?;
+        ctx.sleep(Duration::from_millis(ms)).await?;
         Ok(Json::of(&serde_json::json!({ "slept_ms": ms })))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::env::within;
 use crate::life::{Life, Phase, Turn};
+use crate::sweep;
 use everbeat_model::{BootInstant, Hole};
 use everbeat_store::Claim;
 use std::collections::BTreeMap;
@@ -26,12 +27,20 @@ pub(crate) async fn run(life: Arc<Life>) {
                 let limit = asked.limit;
                 life.claim_begins();
                 let sent = core.env.boot();
-                let answer = life.call(core.store.claim(asked)).await;
+                let answer = life.call_in(Turn::Claim, core.store.claim(asked)).await;
                 let full = match answer {
                     Ok(_) if core.env.boot().since(sent) > core.settings.call_limit() => {
                         // This replica was away while the answer waited; others may hold these runs by
                         // now. Reconciliation releases those that it still holds.
                         tracing::debug!("a claim's answer came too late");
+                        false
+                    }
+                    Ok(claimed) if life.phase() != Phase::Active => {
+                        // It began to drain meanwhile: these start elsewhere, at no cost.
+                        let runs = claimed.iter().map(|claimed| claimed.lease.run_id).collect();
+                        if let Err(error) = sweep::release(&life, runs).await {
+                            tracing::warn!(%error, "claimed runs could not be released");
+                        }
                         false
                     }
                     Ok(claimed) => {
@@ -86,7 +95,7 @@ fn request(life: &Life, rates: &mut Rates) -> Option<Claim> {
     }
     let settings = &core.settings;
     let table = life.table();
-    let limit = settings.slots.saturating_sub(table.len()).min(BATCH);
+    let limit = settings.slots.saturating_sub(table.len() + core.former_slots()).min(BATCH);
     if limit == 0 {
         return None;
     }

@@ -1,6 +1,6 @@
 //! What users ask of the engine.
 
-use crate::engine::{WAIT_LOOK, lock};
+use crate::engine::lock;
 use crate::view::RunView;
 use crate::{Engine, Error, Result, within};
 use everbeat_model::run::{Kind, Spec, check_key, check_name};
@@ -141,24 +141,17 @@ impl Engine {
         let waiting = self.core.waiters.register(id);
         let env = self.core.env.clone();
         let until = env.boot() + timeout;
-        let mut wakes = self.core.store.wakes();
         loop {
             let told = waiting.notify.notified();
             tokio::pin!(told);
+            // Enabled before the look, so that an end in between is not missed.
             told.as_mut().enable();
             let run = self.run(id).await?;
             let left = until.since(env.boot());
             if run.run.state.finished() || left.is_zero() {
                 return Ok(run);
             }
-            let hinted = async {
-                tokio::select! {
-                    biased;
-                    () = &mut told => {}
-                    () = wakes.wait() => {}
-                }
-            };
-            within(&*env, left.min(WAIT_LOOK), hinted).await;
+            within(&*env, left, told).await;
         }
     }
 

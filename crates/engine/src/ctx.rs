@@ -1,5 +1,6 @@
 use crate::perform::Entry;
 use crate::sign::Signer;
+use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::{Json, RunId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,7 +40,14 @@ pub enum Stop {
     Fenced,
     #[error("the attempt was judged: its time is over")]
     Judged,
+    #[error("the value is larger than 4 MiB")]
+    TooLarge,
+    #[error("the store cannot hold the value")]
+    Unstorable,
 }
+
+/// Larger checkpoints and results are refused: they belong into a file or an object store.
+pub(crate) const MOST_VALUE_BYTES: usize = 4 << 20;
 
 impl Ctx {
     pub fn run_id(&self) -> RunId {
@@ -73,10 +81,14 @@ impl Ctx {
         self.heartbeat(Beat { done: Some(done), total: Some(total), ..Beat::default() })
     }
 
-    /// Stores what the next attempt should continue from. Returns after it is committed.
+    /// Stores what the next attempt should continue from. Returns after it is committed. At most 4 MiB.
     pub async fn checkpoint<T: Serialize>(&self, value: &T) -> Result<(), Stop> {
         self.entry.beat(self.signer.now(), None, None);
-        self.signer.checkpoint(&self.entry, Json::of(value)).await?;
+        let value = Json::of(value);
+        if value.as_str().len() > MOST_VALUE_BYTES {
+            return Err(Stop::TooLarge);
+        }
+        self.signer.checkpoint(&self.entry, value).await?;
         self.check()
     }
 
@@ -97,11 +109,26 @@ impl Ctx {
 
     /// Sleeps by the engine's clock, beating, and ends early when the work should stop for good.
     pub async fn sleep(&self, span: Duration) -> Result<(), Stop> {
-        let slept = self.signer.sleep(span);
-        tokio::select! {
-            biased;
-            stop = self.entry.cancelled() => Err(stop),
-            () = slept => Ok(()),
+        let policy = &self.entry.claimed.spec.policy;
+        let ends = self.signer.now() + span;
+        loop {
+            let now = self.signer.now();
+            // Where the runtime beats by itself there is nothing to wake up for.
+            let slice = match policy.heartbeat {
+                HeartbeatMode::Auto => ends.since(now),
+                HeartbeatMode::Manual => ends.since(now).min(policy.heartbeat_interval),
+            };
+            tokio::select! {
+                biased;
+                stop = self.entry.cancelled() => return Err(stop),
+                () = self.signer.sleep(slice) => {}
+            }
+            if self.signer.now() >= ends {
+                return Ok(());
+            }
+            if policy.heartbeat == HeartbeatMode::Manual {
+                self.heartbeat(Beat::default())?;
+            }
         }
     }
 }

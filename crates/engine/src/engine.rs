@@ -1,16 +1,17 @@
 use crate::enqueue::{self, Enqueuer};
-use crate::env::{Env, Task};
+use crate::env::{Env, Task, within};
 use crate::life::{Life, Phase};
+use crate::perform::Entry;
+use crate::waiters::{self, Waiters};
 use crate::{Locks, Result, Settings, Tasks};
 use everbeat_model::id::Sequence;
-use everbeat_model::{BootInstant, ReplicaId, RunId, StoreTime};
+use everbeat_model::{BootInstant, ReplicaId, StoreTime};
 use everbeat_store::Store;
 use futures_util::FutureExt;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 /// One replica: takes runs, performs them, and watches over the others.
@@ -36,6 +37,10 @@ pub(crate) struct Core {
     stopping: AtomicBool,
     ended: watch::Sender<bool>,
     cleaned: Mutex<Option<BootInstant>>,
+    /// Attempts of former lives whose performers have not ended yet: they still take their slots.
+    former: Mutex<Vec<Arc<Entry>>>,
+    /// The tasks of this replica are announced.
+    offered: AtomicBool,
 }
 
 /// Whether the replica takes work, and if not, why.
@@ -70,10 +75,13 @@ impl Engine {
             stopping: AtomicBool::new(false),
             ended: watch::Sender::new(false),
             cleaned: Mutex::default(),
+            former: Mutex::default(),
+            offered: AtomicBool::new(false),
         };
         let core = Arc::new(core);
         let enqueue = core.env.spawn("enqueue", enqueue::run(core.clone(), submissions).boxed());
-        Ok(Engine { core, tasks: Arc::new(Mutex::new(vec![enqueue])) })
+        let waiters = core.env.spawn("waiters", waiters::run(core.clone()).boxed());
+        Ok(Engine { core, tasks: Arc::new(Mutex::new(vec![enqueue, waiters])) })
     }
 
     /// Joins the cluster and begins to work, in the background.
@@ -103,6 +111,7 @@ impl Engine {
             _ if self.core.stopping() => Readiness::NotReady("draining"),
             None => Readiness::NotReady("not joined yet"),
             Some(life) if life.phase() == Phase::Draining => Readiness::NotReady("draining"),
+            Some(life) if life.wedged() => Readiness::NotReady("one of its loops hangs"),
             Some(life) if !life.pulse().connected => Readiness::NotReady("the store does not acknowledge this replica"),
             Some(_) => Readiness::Ready,
         }
@@ -159,13 +168,36 @@ impl Core {
 
     /// Whether this replica should ask for the retention sweep.
     pub(crate) fn clean_due(&self) -> bool {
-        let now = self.env.boot();
-        let mut cleaned = lock(&self.cleaned);
-        let due = cleaned.is_none_or(|last| now.since(last) >= self.settings.clean_interval);
-        if due {
-            *cleaned = Some(now);
+        lock(&self.cleaned).is_none_or(|last| self.env.boot().since(last) >= self.settings.clean_interval)
+    }
+
+    pub(crate) fn cleaned(&self) {
+        *lock(&self.cleaned) = Some(self.env.boot());
+    }
+
+    /// Announces the tasks of this replica, until that has succeeded once. Bounded: a replica whose row
+    /// stands already would be judged silent if it waited here for ever.
+    pub(crate) async fn offer(&self) {
+        if self.offered.load(Ordering::SeqCst) {
+            return;
         }
-        due
+        let names = self.tasks.names();
+        match within(&*self.env, self.settings.call_limit(), self.store.offer(&names)).await {
+            Some(Ok(())) => self.offered.store(true, Ordering::SeqCst),
+            Some(Err(error)) => tracing::warn!(%error, "the tasks of this replica are not announced yet"),
+            None => tracing::warn!("the tasks of this replica are not announced yet"),
+        }
+    }
+
+    pub(crate) fn keep_former(&self, entry: &Arc<Entry>) {
+        lock(&self.former).push(entry.clone());
+    }
+
+    /// How many slots attempts of former lives still take.
+    pub(crate) fn former_slots(&self) -> usize {
+        let mut former = lock(&self.former);
+        former.retain(|entry| !entry.ended());
+        former.len()
     }
 }
 
@@ -199,44 +231,3 @@ impl StoreClock {
 fn micros(boot: BootInstant) -> i64 {
     i64::try_from(boot.0.as_micros()).unwrap_or(i64::MAX)
 }
-
-/// Whoever waits for the end of a run in this process.
-#[derive(Default)]
-pub(crate) struct Waiters(Mutex<BTreeMap<RunId, (Arc<Notify>, usize)>>);
-
-impl Waiters {
-    pub(crate) fn tell(&self, run: RunId) {
-        if let Some((notify, _)) = lock(&self.0).get(&run) {
-            notify.notify_waiters();
-        }
-    }
-
-    pub(crate) fn register(&self, run: RunId) -> Waiting<'_> {
-        let mut waiters = lock(&self.0);
-        let (notify, count) = waiters.entry(run).or_default();
-        *count += 1;
-        Waiting { waiters: self, run, notify: notify.clone() }
-    }
-}
-
-/// A place among the waiters, given up when dropped.
-pub(crate) struct Waiting<'a> {
-    waiters: &'a Waiters,
-    run: RunId,
-    pub(crate) notify: Arc<Notify>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut waiters = lock(&self.waiters.0);
-        if let Some((_, count)) = waiters.get_mut(&self.run) {
-            *count -= 1;
-            if *count == 0 {
-                waiters.remove(&self.run);
-            }
-        }
-    }
-}
-
-/// Waiters look again this often even if nobody tells them.
-pub(crate) const WAIT_LOOK: Duration = Duration::from_secs(1);

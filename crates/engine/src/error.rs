@@ -39,7 +39,7 @@ impl Error {
             Error::UnknownTask { known, .. } => {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
                 format!(
-                    "known tasks are {}; say \"accept_unknown\": true if a worker will offer it later",
+                    "known tasks are {}; say \"accept_unknown\": true (--accept-unknown) if a worker will offer it later",
                     if known.is_empty() { "none yet".to_string() } else { known.join(", ") }
                 )
             }

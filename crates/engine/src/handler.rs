@@ -1,4 +1,4 @@
-use crate::Ctx;
+use crate::{Ctx, Stop};
 use async_trait::async_trait;
 use everbeat_model::Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,28 +16,32 @@ pub struct Failure {
     pub message: String,
     /// Trying again will not help.
     pub permanent: bool,
+    /// It is no failure of the work: it stopped because it was told to.
+    pub stopped: Option<Stop>,
 }
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), permanent: false }
+        Failure { message: message.into(), permanent: false, stopped: None }
     }
 
     pub fn permanent(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), permanent: true }
+        Failure { message: message.into(), permanent: true, stopped: None }
     }
 }
 
 /// Any error of user code, so that `?` works in a task.
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
         let mut message = error.to_string();
+        let mut stopped = (&error as &dyn std::any::Any).downcast_ref::<Stop>().copied();
         let mut source = error.source();
         while let Some(cause) = source {
             message = format!("{message}: {cause}");
+            stopped = stopped.or_else(|| cause.downcast_ref::<Stop>().copied());
             source = cause.source();
         }
-        Failure::new(message)
+        Failure { message, permanent: false, stopped }
     }
 }
 

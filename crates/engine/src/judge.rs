@@ -23,7 +23,10 @@ pub(crate) async fn run(life: Arc<Life>) {
             let watched = table.any_stops_when_isolated() && stopped_after != Some(renewed);
             (table.next_timer(), watched.then(|| renewed + life.core.settings.renew_deadline()))
         };
-        let asked = [timer, isolation].into_iter().flatten().min();
+        // In slices: a stall within a longer sleep would not be seen, and the clock that timers run on
+        // may stop while the machine is suspended.
+        let slice = env.boot() + life.core.settings.idle_limit();
+        let asked = [timer, isolation].into_iter().flatten().min().map(|at| at.min(slice));
         let wait = async {
             match asked {
                 Some(at) => env.sleep_until(at).await,

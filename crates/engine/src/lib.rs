@@ -24,6 +24,7 @@ mod settle;
 mod sign;
 mod sweep;
 mod view;
+mod waiters;
 
 pub use builtin::builtin;
 pub use commands::{Submission, Submit};

@@ -1,26 +1,49 @@
 //! One life of a replica: from joining under a new id until it leaves, or learns that it was judged
 //! dead.
 
+use crate::ctx::MOST_VALUE_BYTES;
 use crate::engine::Core;
 use crate::env::within;
 use crate::locks::LockGuard;
 use crate::perform::{Condemned, Entry, Table};
 use crate::settle::{Draft, Ended};
 use crate::sign::Signer;
-use crate::{Ctx, Stop, attend, claim, judge, renew, settle, sign, sweep};
+use crate::{Ctx, Failure, Stop, attend, claim, judge, renew, settle, sign, sweep};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::watch::Watch;
-use everbeat_model::{BootInstant, Ending, Hole, Outcome, ReplicaId, StoreTime};
+use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome, ReplicaId, StoreTime};
 use everbeat_store::Error as StoreError;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
+
+/// Makes a life the current one. When the replica's own task is dropped, its work ends with it.
+struct Current<'a> {
+    core: &'a Core,
+    life: Arc<Life>,
+}
+
+impl Current<'_> {
+    fn begin<'a>(core: &'a Core, life: &Arc<Life>) -> Current<'a> {
+        core.set_life(Some(life.clone()));
+        Current { core, life: life.clone() }
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        self.core.set_life(None);
+        if !matches!(self.life.phase(), Phase::Fenced | Phase::Left) {
+            self.life.table().all().iter().for_each(|entry| entry.kill(Stop::Fenced));
+        }
+    }
+}
 
 pub(crate) struct Life {
     pub(crate) id: ReplicaId,
@@ -40,6 +63,8 @@ pub(crate) struct Life {
     turns: [AtomicU64; LOOPS],
     claims_begun: AtomicU64,
     claims_ended: AtomicU64,
+    /// It was asked to drain.
+    drained: AtomicBool,
 }
 
 /// Whether the store acknowledges this replica.
@@ -75,15 +100,17 @@ impl Life {
     pub(crate) async fn lead(core: Arc<Core>) {
         while !core.stopping() {
             let Some((life, endings, signs, _lock)) = Life::join(&core).await else { break };
+            // From here on a drain finds this life; one asked for earlier is seen below.
+            let guard = Current::begin(&core, &life);
             if core.stopping() {
                 // Told to stop while it was joining: nothing was claimed yet.
                 let _others_will_notice_by_silence = life.call(core.store.leave(life.id)).await;
                 break;
             }
-            core.set_life(Some(life.clone()));
             let spawn = |name, task| core.env.spawn(name, task);
             let tasks = vec![
                 spawn("renew", renew::run(life.clone()).boxed()),
+                spawn("watch", renew::watch(life.clone()).boxed()),
                 spawn("settle", settle::run(life.clone(), endings).boxed()),
                 spawn("sign", sign::run(life.clone(), signs).boxed()),
                 spawn("judge", judge::run(life.clone()).boxed()),
@@ -93,12 +120,16 @@ impl Life {
             ];
             let phase = life.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
             drop(tasks);
-            core.set_life(None);
+            drop(guard);
             if phase == Phase::Left {
                 break;
             }
-            tracing::warn!(replica = %life.id, "judged dead by another replica: dropping its work and joining again");
+            tracing::warn!(replica = %life.id, "judged dead by another replica: dropping its work");
             life.abandon().await;
+            if life.drained.load(Ordering::SeqCst) {
+                // It was leaving anyway.
+                break;
+            }
         }
         core.ended();
     }
@@ -137,6 +168,7 @@ impl Life {
             turns: [AtomicU64::new(now), AtomicU64::new(now), AtomicU64::new(now)],
             claims_begun: AtomicU64::new(0),
             claims_ended: AtomicU64::new(0),
+            drained: AtomicBool::new(false),
         };
         Some((Arc::new(life), endings_received, signs_received, lock))
     }
@@ -158,14 +190,7 @@ impl Life {
             match within(&*core.env, settings.call_limit(), core.store.join(replica)).await {
                 Some(Ok(joined)) => {
                     core.clock.set(joined.now, core.env.boot());
-                    // Bounded: the row stands already, and a replica that waits here for ever would be
-                    // judged silent without having begun.
-                    let names = core.tasks.names();
-                    match within(&*core.env, settings.call_limit(), core.store.offer(&names)).await {
-                        Some(Ok(())) => {}
-                        Some(Err(error)) => tracing::warn!(%error, "the tasks of this replica are not announced yet"),
-                        None => tracing::warn!("the tasks of this replica are not announced yet"),
-                    }
+                    core.offer().await;
                     tracing::info!(replica = %id, clock_skew_ms = joined.clock_skew_ms, "joined");
                     return Some(sent);
                 }
@@ -215,6 +240,17 @@ impl Life {
         let limit = self.core.settings.call_limit();
         let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
         within(&*self.core.env, limit, call).await.unwrap_or_else(late)
+    }
+
+    /// The same for a loop that must be seen to turn: every answer, of whatever kind, is a turn.
+    pub(crate) async fn call_in<T>(
+        &self,
+        turn: Turn,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = self.call(call).await;
+        self.turned(turn);
+        answer
     }
 
     pub(crate) fn turned(&self, turn: Turn) {
@@ -285,24 +321,14 @@ impl Life {
                     biased;
                     () = entry.killed() => None,
                     done = work => Some(match done {
-                        Ok(Ok(result)) => Ending::succeeded(result),
-                        Ok(Err(failure)) => Ending::failed(&failure.message, failure.permanent),
+                        Ok(Ok(result)) => bounded(result),
+                        Ok(Err(failure)) => stopped_or_failed(&failure),
                         Err(panic) => Ending::because(Outcome::Failed, "panicked", &panic_message(&*panic)),
                     }),
                 }
             }
             None => Some(Ending::because(Outcome::Released, "task_unknown", "this replica does not perform the task")),
         };
-        let ending = ending.map(|ending| match entry.stop() {
-            // Work that stopped because it was asked to did not fail.
-            Some(Stop::Cancelled) if ending.outcome == Outcome::Failed => {
-                Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request")
-            }
-            Some(Stop::Draining) if ending.outcome == Outcome::Failed => {
-                Ending::because(Outcome::Released, "draining", "the replica drains")
-            }
-            _ => ending,
-        });
         if let Some(ending) = ending
             && entry.judge()
         {
@@ -339,6 +365,7 @@ impl Life {
                 fenced.push(draft.verdict(self, &entry, then));
             }
             entry.kill(Stop::Fenced);
+            self.core.keep_former(&entry);
         }
         metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
         for chunk in fenced.chunks(FENCED_BATCH) {
@@ -359,6 +386,7 @@ impl Life {
 
     /// Lets work finish for the grace period, releases the rest, and leaves. Beating stops last.
     pub(crate) async fn drain(self: &Arc<Life>, grace: Duration) {
+        self.drained.store(true, Ordering::SeqCst);
         self.enter(Phase::Draining);
         tracing::info!(replica = %self.id, running = self.table().len(), "draining");
         if let Err(error) = self.call(self.core.store.drain(self.id)).await {
@@ -385,8 +413,9 @@ impl Life {
         self.enter(Phase::Left);
     }
 
+    /// Until nothing is performed and no claim is unanswered.
     async fn emptied(&self) {
-        while self.table().len() > 0 {
+        while self.table().len() > 0 || self.claims_begun() != self.claims_ended() {
             let look_again = self.core.env.sleep(DRAIN_LOOK);
             tokio::select! {
                 biased;
@@ -401,6 +430,23 @@ impl Life {
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const FENCED_BATCH: usize = 500;
+
+/// Work that stopped because it was told to did not fail; everything else it says did happen.
+fn stopped_or_failed(failure: &Failure) -> Ending {
+    match failure.stopped {
+        Some(Stop::Cancelled) => Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request"),
+        Some(Stop::Draining) => Ending::because(Outcome::Released, "draining", "the replica drains"),
+        Some(Stop::TooLarge | Stop::Unstorable) => Ending::failed(&failure.message, true),
+        Some(Stop::Fenced | Stop::Judged) | None => Ending::failed(&failure.message, failure.permanent),
+    }
+}
+
+fn bounded(result: Json) -> Ending {
+    if result.as_str().len() > MOST_VALUE_BYTES {
+        return Ending::failed("the result is larger than 4 MiB; store it elsewhere and return where", true);
+    }
+    Ending::succeeded(result)
+}
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text =

@@ -26,6 +26,7 @@ pub(crate) struct Vital {
     pub(crate) promised: Option<Duration>,
     pub(crate) last_progress: BootInstant,
     pub(crate) progress: Option<Json>,
+    /// There is progress that the store does not know.
     pub(crate) dirty: bool,
     pub(crate) cancel_asked: Option<BootInstant>,
     stop: Option<Stop>,
@@ -89,8 +90,8 @@ impl Entry {
         let mut vital = self.vital();
         vital.last_beat = now;
         vital.promised = promised;
-        vital.dirty = true;
         if progress.is_some() {
+            vital.dirty = true;
             vital.last_progress = now;
             vital.progress = progress;
         }
@@ -158,6 +159,11 @@ impl Entry {
     /// What its performer's end lets be written.
     pub(crate) fn take_sentence(&self) -> Option<Sentence> {
         self.vital().sentence.take()
+    }
+
+    /// Whether its performer has really ended.
+    pub(crate) fn ended(&self) -> bool {
+        self.vital().ended
     }
 
     pub(crate) async fn stopped(&self) -> Stop {

@@ -1,6 +1,6 @@
 //! The replica's own beat, and its watch over the others.
 //!
-//! Renewal comes first and observation second: whoever is not freshly renewed may not judge.
+//! Whoever is not freshly renewed may not judge.
 
 use crate::life::{Life, Phase};
 use everbeat_model::replica::ReplicaState;
@@ -10,6 +10,7 @@ use everbeat_model::{Hole, Json, Replica, ReplicaId, Verdict, VerdictId};
 use everbeat_store::Renewal;
 use futures_util::FutureExt;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 pub(crate) async fn run(life: Arc<Life>) {
     let core = &life.core;
@@ -19,22 +20,33 @@ pub(crate) async fn run(life: Arc<Life>) {
     let mut drain = None;
     loop {
         let acknowledged = renew(&life).await;
-        match acknowledged {
-            Some(ReplicaState::Draining) if drain.is_none() => {
-                let (life, grace) = (life.clone(), core.settings.drain_grace);
-                drain = Some(core.env.spawn("drain", async move { life.drain(grace).await }.boxed()));
-            }
-            _ => {}
+        if acknowledged == Some(ReplicaState::Draining) && life.phase() == Phase::Active && drain.is_none() {
+            let (life, grace) = (life.clone(), core.settings.drain_grace);
+            drain = Some(core.env.spawn("drain", async move { life.drain(grace).await }.boxed()));
         }
         if life.phase() == Phase::Fenced {
             return;
         }
-        observe(&life).await;
-        let interval = core.settings.heartbeat_interval;
+        let pace = pace(&life);
         // While the store is away, a fresh attempt must come well before anybody's patience ends.
-        let pause = if acknowledged.is_some() { interval } else { interval.min(core.settings.heartbeat_timeout / 10) };
+        let pause = if acknowledged.is_some() { pace } else { pace.min(core.settings.heartbeat_timeout / 10) };
         core.env.sleep(core.env.jittered(pause)).await;
     }
+}
+
+/// Watches the others, apart from renewal: neither a slow reading nor a burial may delay the own beat.
+pub(crate) async fn watch(life: Arc<Life>) {
+    loop {
+        if matches!(life.phase(), Phase::Fenced | Phase::Left) {
+            return;
+        }
+        observe(&life).await;
+        life.core.env.sleep(life.core.env.jittered(pace(&life))).await;
+    }
+}
+
+fn pace(life: &Life) -> Duration {
+    life.watch.lock().unwrap_or_else(PoisonError::into_inner).pace(life.core.settings.heartbeat_interval)
 }
 
 /// Renews all leases at once. Answers the replica's state if that was acknowledged.

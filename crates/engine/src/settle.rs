@@ -6,7 +6,7 @@ use crate::perform::Entry;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Ending, Json, Outcome, Settled, Settlement, Verdict, VerdictId};
-use everbeat_store::{Class, Error as StoreError};
+use everbeat_store::{Class, Error as StoreError, Sign};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -112,8 +112,9 @@ pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::Receiver<Ended>) {
 /// Writes the first `batch` of what waits; what must be decided again stays.
 async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<(), StoreError> {
     let size = batch.min(waiting.len());
+    sign_last_progress(life, &waiting[..size]).await?;
     let settlements = waiting[..size].iter().map(|ended| settlement(life, ended)).collect();
-    let answers = life.call(life.core.store.settle(settlements)).await?;
+    let answers = life.call_in(Turn::Settle, life.core.store.settle(settlements)).await?;
     let mut fenced = Vec::new();
     let mut again = Vec::new();
     let mut freed = false;
@@ -144,6 +145,23 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
     Ok(())
 }
 
+/// What an attempt reported just before its end is written while its lease still stands.
+async fn sign_last_progress(life: &Life, ending: &[Ended]) -> Result<(), StoreError> {
+    let unsigned = ending.iter().filter(|ended| std::mem::take(&mut ended.entry.vital().dirty));
+    let signs: Vec<Sign> = unsigned
+        .map(|ended| Sign {
+            shown: ended.entry.claimed.lease.shown(),
+            progress: ended.entry.vital().progress.clone(),
+            checkpoint: None,
+        })
+        .collect();
+    if !signs.is_empty() {
+        // Progress is for people: a fenced or unstorable one changes nothing about the ending.
+        life.call_in(Turn::Settle, life.core.store.sign(signs)).await?;
+    }
+    Ok(())
+}
+
 fn settlement(life: &Life, ended: &Ended) -> Settlement {
     let claimed = &ended.entry.claimed;
     let cancel_asked = ended.cancel_asked || ended.entry.vital().cancel_asked.is_some();
@@ -164,7 +182,7 @@ fn settlement(life: &Life, ended: &Ended) -> Settlement {
 /// After an unanswered write: what it did settle is done, not fenced.
 async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), StoreError> {
     let leases = waiting.iter().map(|ended| (ended.entry.claimed.lease.run_id, ended.entry.token())).collect();
-    let settled = life.call(life.core.store.was_settled(leases)).await?;
+    let settled = life.call_in(Turn::Settle, life.core.store.was_settled(leases)).await?;
     let mut settled = settled.into_iter();
     let mut freed = false;
     let mut counts = Counts::default();
@@ -210,7 +228,7 @@ async fn record_fenced(life: &Life, late: Vec<Ended>) {
         };
         draft.verdict(life, &ended.entry, "its result counts for nothing; the run went on without it".to_string())
     });
-    if let Err(error) = life.call(life.core.store.record(verdicts.collect())).await {
+    if let Err(error) = life.call_in(Turn::Settle, life.core.store.record(verdicts.collect())).await {
         tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
     }
 }

@@ -7,7 +7,7 @@ use crate::perform::Entry;
 use crate::settle::Draft;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome, Token};
-use everbeat_store::{Sign, Signed};
+use everbeat_store::{Class, Sign, Signed};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -117,45 +117,91 @@ fn gather(pending: &mut BTreeMap<Token, Pending>, request: Request) {
     }
 }
 
+/// Writes what is pending, in batches of bounded size. What could not be written stays pending.
 async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
-    let signs = pending.values().map(|pending| {
-        let mut vital = pending.entry.vital();
-        vital.queued = false;
-        Sign {
-            shown: pending.entry.claimed.lease.shown(),
-            progress: vital.progress.clone(),
-            checkpoint: pending.checkpoint.clone(),
-        }
-    });
-    match life.call(life.core.store.sign(signs.collect())).await {
-        Ok(answers) => {
-            for (answer, (_, pending)) in answers.into_iter().zip(std::mem::take(pending)) {
-                let answer = match answer {
-                    Signed::Accepted { cancel_asked } => {
-                        if cancel_asked && pending.entry.ask_cancel(life.core.env.boot()) {
-                            life.rearm(&pending.entry);
-                        }
-                        Ok(())
-                    }
-                    Signed::Fenced => {
-                        // Its end has been stored by somebody else: nothing it does can count. Settled like
-                        // any other, it is fenced there too, which frees its slot and is recorded.
-                        if pending.entry.judge() {
-                            pending.entry.kill(Stop::Fenced);
-                            let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
-                            let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
-                            let draft = Draft { judgement: Judgement::Lost, reason: "fenced", evidence };
-                            life.settle(&pending.entry, ending, Some(draft)).await;
-                        }
-                        Err(Stop::Fenced)
-                    }
-                };
-                pending.acknowledge.into_iter().for_each(|acknowledge| _ = acknowledge.send(answer));
+    let mut alone = false;
+    while let Some(batch) = next_batch(pending, if alone { 1 } else { BATCH }) {
+        let signs = batch.iter().map(|pending| {
+            let mut vital = pending.entry.vital();
+            vital.queued = false;
+            vital.dirty = false;
+            Sign {
+                shown: pending.entry.claimed.lease.shown(),
+                progress: vital.progress.clone(),
+                checkpoint: pending.checkpoint.clone(),
+            }
+        });
+        match life.call(life.core.store.sign(signs.collect())).await {
+            Ok(answers) => {
+                for (answer, pending) in answers.into_iter().zip(batch) {
+                    answered(life, answer, pending).await;
+                }
+            }
+            Err(error) if error.class() == Class::Bug && batch.len() == 1 => {
+                // Alone, it is the culprit; the others are not held back by it.
+                tracing::error!(%error, "a checkpoint cannot be stored");
+                for pending in batch {
+                    answered(life, Signed::Unstorable, pending).await;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "progress and checkpoints wait for the store");
+                alone = error.class() == Class::Bug;
+                pending.extend(batch.into_iter().map(|pending| (pending.entry.token(), pending)));
+                if !alone {
+                    life.core.env.sleep(RETRY_PAUSE).await;
+                    return;
+                }
             }
         }
-        Err(error) => {
-            tracing::debug!(%error, "progress and checkpoints wait for the store");
-            life.core.env.sleep(RETRY_PAUSE).await;
-        }
     }
+}
+
+/// So much text in one write, besides the first item.
+const BATCH_BYTES: usize = 8 << 20;
+
+fn next_batch(pending: &mut BTreeMap<Token, Pending>, most: usize) -> Option<Vec<Pending>> {
+    let mut batch = vec![pending.pop_first()?.1];
+    let mut bytes = batch[0].bytes();
+    while batch.len() < most
+        && let Some(next) = pending.first_entry()
+    {
+        bytes += next.get().bytes();
+        if bytes > BATCH_BYTES {
+            break;
+        }
+        batch.push(next.remove());
+    }
+    Some(batch)
+}
+
+impl Pending {
+    fn bytes(&self) -> usize {
+        self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.as_str().len())
+    }
+}
+
+async fn answered(life: &Life, answer: Signed, pending: Pending) {
+    let answer = match answer {
+        Signed::Accepted { cancel_asked } => {
+            if cancel_asked && pending.entry.ask_cancel(life.core.env.boot()) {
+                life.rearm(&pending.entry);
+            }
+            Ok(())
+        }
+        Signed::Unstorable => Err(Stop::Unstorable),
+        Signed::Fenced => {
+            // Its end has been stored by somebody else: nothing it does can count. Settled like any
+            // other, it is fenced there too, which frees its slot and is recorded.
+            if pending.entry.judge() {
+                pending.entry.kill(Stop::Fenced);
+                let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
+                let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
+                let draft = Draft { judgement: Judgement::Lost, reason: "fenced", evidence };
+                life.settle(&pending.entry, ending, Some(draft)).await;
+            }
+            Err(Stop::Fenced)
+        }
+    };
+    pending.acknowledge.into_iter().for_each(|acknowledge| _ = acknowledge.send(answer));
 }

@@ -45,17 +45,22 @@ pub(crate) async fn run(life: Arc<Life>) {
 async fn sweep(life: &Life, due: bool, nudged: bool, unperformed: &mut Unperformed) -> Result<(), StoreError> {
     let settings = &life.core.settings;
     let store = &life.core.store;
-    if nudged || (due && life.call(store.sweep_due("orphans", settings.sweep_interval / 2)).await?) {
+    if nudged || (due && life.call_in(Turn::Sweep, store.sweep_due("orphans", settings.sweep_interval / 2)).await?) {
         take_over(life).await?;
+        life.call_in(Turn::Sweep, store.trim_events(settings.keep_events)).await?;
     }
     if !due {
         return Ok(());
     }
+    life.core.offer().await;
     if settings.hole != Some(Hole::LeaseNobodyPerforms) {
         reconcile(life, unperformed).await?;
     }
-    if life.core.clean_due() && life.call(store.sweep_due("retention", settings.clean_interval / 2)).await? {
-        forget(life).await?;
+    if life.core.clean_due() {
+        if life.call_in(Turn::Sweep, store.sweep_due("retention", settings.clean_interval / 2)).await? {
+            forget(life).await?;
+        }
+        life.core.cleaned();
     }
     Ok(())
 }
@@ -65,7 +70,7 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
     let mut burials = BTreeMap::new();
     loop {
         life.turned(Turn::Sweep);
-        let orphans = life.call(life.core.store.held(Which::Orphaned(BATCH))).await?;
+        let orphans = life.call_in(Turn::Sweep, life.core.store.held(Which::Orphaned(BATCH))).await?;
         if orphans.is_empty() {
             return Ok(());
         }
@@ -76,7 +81,7 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
         }
         let rescues: Vec<Settlement> =
             orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).collect();
-        let answers = life.call(life.core.store.settle(rescues)).await?;
+        let answers = life.call_in(Turn::Sweep, life.core.store.settle(rescues)).await?;
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
         metrics::counter!("everbeat_attempts_total", "outcome" => "lost").increment(returned as u64);
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
@@ -92,7 +97,7 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
 /// The verdict on a replica, if there is one.
 async fn burial(life: &Life, replica: ReplicaId) -> Result<Option<Verdict>, StoreError> {
     let filter = VerdictFilter { subject: Some(replica.to_string()), limit: 1, ..VerdictFilter::default() };
-    Ok(life.call(life.core.store.verdicts(filter)).await?.into_iter().next())
+    Ok(life.call_in(Turn::Sweep, life.core.store.verdicts(filter)).await?.into_iter().next())
 }
 
 fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
@@ -155,7 +160,7 @@ async fn reconcile(life: &Life, unperformed: &mut Unperformed) -> Result<(), Sto
     let mut lost: Vec<RunId> = Vec::new();
     loop {
         life.turned(Turn::Sweep);
-        let page = life.call(life.core.store.lease_index(life.id, after, INDEX_PAGE)).await?;
+        let page = life.call_in(Turn::Sweep, life.core.store.lease_index(life.id, after, INDEX_PAGE)).await?;
         let begun = life.claims_begun();
         let table = life.table();
         for shown in page.iter().filter(|shown| table.get(shown.token).is_none()) {
@@ -176,9 +181,9 @@ async fn reconcile(life: &Life, unperformed: &mut Unperformed) -> Result<(), Sto
     release(life, lost).await
 }
 
-async fn release(life: &Life, unknown: Vec<RunId>) -> Result<(), StoreError> {
+pub(crate) async fn release(life: &Life, unknown: Vec<RunId>) -> Result<(), StoreError> {
     for runs in unknown.chunks(BATCH) {
-        let held = life.call(life.core.store.held(Which::Of(runs.to_vec()))).await?;
+        let held = life.call_in(Turn::Sweep, life.core.store.held(Which::Of(runs.to_vec()))).await?;
         // Read again under the same owner: settled or passed on meanwhile means there is nothing to do.
         let mine = held
             .into_iter()
@@ -203,24 +208,31 @@ async fn release(life: &Life, unknown: Vec<RunId>) -> Result<(), StoreError> {
             continue;
         }
         tracing::warn!(leases = settlements.len(), "leases that nobody performed are released");
-        life.call(life.core.store.settle(settlements)).await?;
+        life.call_in(Turn::Sweep, life.core.store.settle(settlements)).await?;
         life.core.store.wake();
         life.freed.notify_one();
     }
     Ok(())
 }
 
-/// Forgets what is older than its retention.
+/// Forgets what is older than its retention. Each step by itself: one that fails keeps none of the others.
 async fn forget(life: &Life) -> Result<(), StoreError> {
     let settings = &life.core.settings;
     let store = &life.core.store;
-    while life.call(store.forget_runs(settings.keep_finished, FORGET_BATCH)).await? == FORGET_BATCH {
-        life.turned(Turn::Sweep);
-    }
-    while life.call(store.forget_verdicts(settings.keep_verdicts, FORGET_BATCH)).await? == FORGET_BATCH {
-        life.turned(Turn::Sweep);
-    }
-    life.call(store.trim_events(settings.keep_events)).await?;
-    life.call(store.forget_replicas(settings.retention)).await?;
-    Ok(())
+    let runs = async {
+        while life.call_in(Turn::Sweep, store.forget_runs(settings.keep_finished, FORGET_BATCH)).await? == FORGET_BATCH
+        {
+        }
+        Ok(())
+    };
+    let verdicts = async {
+        while life.call_in(Turn::Sweep, store.forget_verdicts(settings.keep_verdicts, FORGET_BATCH)).await?
+            == FORGET_BATCH
+        {}
+        Ok(())
+    };
+    let runs: Result<(), StoreError> = runs.await;
+    let verdicts: Result<(), StoreError> = verdicts.await;
+    let replicas = life.call_in(Turn::Sweep, store.forget_replicas(settings.retention)).await;
+    runs.and(verdicts).and(replicas.map(|_| ()))
 }

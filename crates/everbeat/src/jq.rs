@@ -1,38 +1,35 @@
-use async_trait::async_trait;
-use everbeat_engine::{Ctx, Failure, Handler};
 use everbeat_model::Json;
 use jaq_core::load::{Arena, File, Loader};
-use jaq_core::{Compiler, Ctx as JqCtx, Vars, data, unwrap_valr};
+use jaq_core::{Compiler, Ctx, Vars, data, unwrap_valr};
 use jaq_json::{Val, read};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
-/// Runs a jq program: `{"program": ".a + .b", "input": {"a": 1, "b": 2}}`. Without `input`, the program
-/// sees the other fields of the object. One output is the result, several are a list, none is null.
-pub(crate) struct Jq;
+/// Performs the task `jq`: `{"program": ".a + .b", "input": {"a": 1, "b": 2}}`. Without `input`, the
+/// program sees the other fields of the object. One output is the result, several are a list, none is
+/// null. An error is a message for people.
+///
+/// A program may overflow the stack, eat all memory or go on for ever: call this only in a process that
+/// may die of it.
+pub fn perform(input: &str) -> Result<Json, String> {
+    let Input { program, input, rest } = serde_json::from_str(input).map_err(|error| {
+        format!("input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}")
+    })?;
+    evaluate(&program, &input.unwrap_or_else(|| Json::of(&rest)))
+}
 
 #[derive(Deserialize)]
 struct Input {
     program: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "given")]
     input: Option<Json>,
     #[serde(flatten)]
     rest: BTreeMap<String, serde_json::Value>,
 }
 
-#[async_trait]
-impl Handler for Jq {
-    async fn perform(&self, _ctx: Ctx, input: Json) -> Result<Json, Failure> {
-        let parsed: Input = input.read().map_err(|error| {
-            Failure::permanent(format!(
-                "input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}"
-            ))
-        })?;
-        let over = parsed.input.unwrap_or_else(|| Json::of(&parsed.rest));
-        // A program may compute for long: not on a thread that others need.
-        let run = tokio::task::spawn_blocking(move || evaluate(&parsed.program, &over));
-        run.await.map_err(|_| Failure::permanent("the jq program broke off"))?
-    }
+/// A null that is given is an input like any other.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
 }
 
 /// One program gives no more outputs.
@@ -41,13 +38,13 @@ const MOST_OUTPUTS: usize = 10_000;
 /// What a program could use to see or touch the server itself.
 const FORBIDDEN: [&str; 6] = ["env", "halt", "halt_error", "stderr", "stderr_empty", "input_line_number"];
 
-fn evaluate(program: &str, input: &Json) -> Result<Json, Failure> {
+fn evaluate(program: &str, input: &Json) -> Result<Json, String> {
     let defs =
         jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()).filter(|def| !FORBIDDEN.contains(&def.name));
     let funs =
         jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).filter(|(name, ..)| !FORBIDDEN.contains(name));
     let arena = Arena::default();
-    let refuse = |what: &str| Failure::permanent(format!("the jq program {program:?} {what}"));
+    let refuse = |what: &str| format!("the jq program {} {what}", quoted(program));
     let modules =
         Loader::new(defs).load(&arena, File { code: program, path: () }).map_err(|_| refuse("cannot be parsed"))?;
     let filter = Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
@@ -57,10 +54,10 @@ fn evaluate(program: &str, input: &Json) -> Result<Json, Failure> {
     })?;
     let input = read::parse_single(input.as_str().as_bytes())
         .map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;
-    let ctx = JqCtx::<data::JustLut<Val>>::new(&filter.lut, Vars::new([]));
+    let ctx = Ctx::<data::JustLut<Val>>::new(&filter.lut, Vars::new([]));
     let mut outputs = Vec::new();
     for output in filter.id.run((ctx, input)).map(unwrap_valr) {
-        let output = output.map_err(|error| Failure::permanent(format!("jq: {error}")))?;
+        let output = output.map_err(|error| shortened(&format!("jq: {error}")))?;
         if outputs.len() == MOST_OUTPUTS {
             return Err(refuse("gives too many outputs; collect them with [ … ] or limit them"));
         }
@@ -73,13 +70,26 @@ fn evaluate(program: &str, input: &Json) -> Result<Json, Failure> {
     })
 }
 
+/// Longer programs and messages are cut where they are shown.
+const MOST_SHOWN: usize = 1000;
+
+fn quoted(program: &str) -> String {
+    format!("{:?}", shortened(program))
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(program: &str, input: &str, expected: &str) {
-        let output =
-            evaluate(program, &Json::parse(input).unwrap()).unwrap_or_else(|failure| Json::of(&failure.message));
+        let output = evaluate(program, &Json::parse(input).unwrap()).unwrap_or_else(|message| Json::of(&message));
         assert_eq!(output.as_str(), expected, "{program}");
     }
 
@@ -93,11 +103,26 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_cannot_be_run_fail_for_good_and_say_why() {
+    fn programs_that_cannot_be_run_say_why() {
         for program in ["env", "$ENV", "halt", "halt_error", "stderr", "input", ".a +", "nonsense"] {
-            let failure = evaluate(program, &Json::null()).expect_err(program);
-            assert!(failure.permanent && failure.message.contains("jq"), "{program}: {}", failure.message);
+            let message = evaluate(program, &Json::null()).expect_err(program);
+            assert!(message.contains("jq"), "{program}: {message}");
         }
-        assert!(evaluate("error(\"no\")", &Json::null()).expect_err("fails").message.contains("no"));
+        assert!(evaluate("error(\"no\")", &Json::null()).expect_err("fails").contains("no"));
+        for program in ["x".repeat(100_000), format!("error(\"{}\")", "é".repeat(100_000))] {
+            let message = evaluate(&program, &Json::null()).expect_err("fails");
+            assert!(message.len() < 3 * MOST_SHOWN, "{} bytes", message.len());
+        }
+    }
+
+    #[test]
+    fn a_program_sees_its_input_or_else_the_other_fields() {
+        let check = |input: &str, expected: &str| assert_eq!(perform(input).unwrap().as_str(), expected, "{input}");
+        check(r#"{"program": ".a", "input": {"a": 1}, "a": 2}"#, "1");
+        check(r#"{"program": ".a", "a": 2}"#, "2");
+        check(r#"{"program": ".", "input": null}"#, "null");
+        check(r#"{"program": "."}"#, "{}");
+        let message = perform(r#"{"porgram": "."}"#).expect_err("no program");
+        assert!(message.contains("program") && message.contains("write it like"), "{message}");
     }
 }

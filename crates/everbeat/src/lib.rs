@@ -21,7 +21,8 @@
 //! ```
 
 mod engine;
-mod jq;
+#[doc(hidden)]
+pub mod jq;
 mod open;
 mod system;
 mod task;
@@ -32,9 +33,8 @@ pub use everbeat_model as model;
 pub use open::{StoreOptions, open_store};
 pub use system::System;
 
-/// The tasks that need no worker: `noop`, `echo`, `sleep`, `fail` and `jq`.
+/// The tasks that need no worker: `noop`, `echo`, `sleep` and `fail`. The server has `jq` besides, which
+/// it evaluates in processes of its own executable; a program that uses the library is another one.
 pub fn tasks() -> Tasks {
-    let mut tasks = everbeat_engine::builtin();
-    tasks.add("jq", jq::Jq);
-    tasks
+    everbeat_engine::builtin()
 }

@@ -270,3 +270,102 @@ async fn what_a_drain_releases_costs_no_attempt_and_goes_on_after_a_restart() {
     assert_eq!(attempts[0].outcome.unwrap().as_str(), "released");
     engine.drain().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_failure_during_a_drain_is_a_failure() {
+    let begun = Arc::new(Notify::new());
+    let go = Arc::new(Notify::new());
+    let (tell, wait) = (begun.clone(), go.clone());
+    let engine = Engine::open("memory:")
+        .task("declines", move |_ctx: Ctx, _: ()| {
+            let (begun, go) = (tell.clone(), wait.clone());
+            async move {
+                begun.notify_one();
+                go.notified().await;
+                Err::<(), _>(Failure::permanent("card declined"))
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let run = engine.submit("declines", &()).await.unwrap();
+    begun.notified().await;
+    let draining = engine.clone();
+    let drained = tokio::task::spawn_blocking(move || tokio::runtime::Handle::current().block_on(draining.drain()));
+    while engine.inner().readiness() == everbeat_engine::Readiness::Ready {
+        tokio::task::yield_now().await;
+    }
+    go.notify_one();
+    drained.await.unwrap();
+    let run = run.view().await.unwrap().run;
+    assert_eq!((run.state, run.attempt), (RunState::Failed, 1));
+    assert!(run.error.unwrap().as_str().contains("card declined"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engines_own_sleep_beats_and_the_last_progress_is_kept() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("steps", |ctx: Ctx, _: ()| async move {
+                ctx.progress(1, 3)?;
+                ctx.sleep(Duration::from_millis(500)).await?;
+                ctx.progress(3, 3)?;
+                Ok::<_, Failure>(())
+            })
+            .start()
+            .await
+            .unwrap();
+        let mut submit = Submit::new("steps", everbeat::model::Json::null());
+        submit.policy = Some(json!({ "heartbeat": "manual", "heartbeat_timeout": "200ms", "max_attempts": 1 }));
+        let run = engine.submit_with(submit).await.unwrap().wait().await.unwrap().run;
+        assert_eq!(run.state, RunState::Succeeded);
+        assert_eq!(run.progress.unwrap().value(), json!({ "done": 3, "total": 3 }));
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_or_checkpoint_that_is_too_large_fails_the_run_for_good() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("large", |ctx: Ctx, checkpoint: bool| async move {
+                let text = "x".repeat(5 << 20);
+                if checkpoint {
+                    ctx.checkpoint(&text).await?;
+                }
+                Ok::<_, Failure>(text)
+            })
+            .start()
+            .await
+            .unwrap();
+        for checkpoint in [false, true] {
+            let run = engine.submit("large", &checkpoint).await.unwrap().wait().await.unwrap().run;
+            assert_eq!((run.state, run.attempt), (RunState::Failed, 1));
+            assert!(run.error.unwrap().as_str().contains("4 MiB"));
+        }
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_engine_lets_go_of_its_file_and_its_work_goes_on_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("everbeat.db").display());
+    let engine = Engine::open(url.clone()).start().await.unwrap();
+    let id = engine.submit("sleep", &json!({ "ms": 300 })).await.unwrap().id();
+    while engine.run(id).view().await.unwrap().run.state != RunState::Running {
+        tokio::task::yield_now().await;
+    }
+    drop(engine);
+    let engine = loop {
+        match Engine::open(url.clone()).start().await {
+            Err(Error::Store(everbeat_store::Error::Refused(_))) => tokio::task::yield_now().await,
+            opened => break opened.unwrap(),
+        }
+    };
+    let run = engine.run(id).wait().await.unwrap().run;
+    assert_eq!((run.state, run.attempt), (RunState::Succeeded, 2));
+    engine.drain().await;
+}

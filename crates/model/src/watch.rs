@@ -57,12 +57,15 @@ struct Sighting {
     since: BootInstant,
     interval: Duration,
     changed: bool,
-    doubted: bool,
+    /// When its silence was first doubted, since many were silent.
+    doubted_at: Option<BootInstant>,
 }
 
 #[derive(Debug, Default)]
 pub struct Watch {
     sightings: BTreeMap<ReplicaId, Sighting>,
+    /// Of those watched.
+    shortest_timeout: Option<Duration>,
     last_received: Option<BootInstant>,
     /// A reading or a renewal failed since the last reading.
     outage: bool,
@@ -86,6 +89,7 @@ impl Watch {
         let gap = self.last_received.map(|last| look.received.since(last));
         let outage = std::mem::take(&mut self.outage);
         self.last_received = Some(look.received);
+        self.shortest_timeout = others.iter().map(|row| row.heartbeat_timeout).min();
         let mut silent = Vec::new();
         for row in &others {
             if self.hole == Some(Hole::ForeignClocks) {
@@ -101,7 +105,7 @@ impl Watch {
                 since: look.received,
                 interval: row.heartbeat_interval,
                 changed: false,
-                doubted: false,
+                doubted_at: None,
             });
             if (sighting.beat, sighting.stamp) != (row.beat, row.last_heartbeat_at) {
                 *sighting = Sighting {
@@ -109,19 +113,19 @@ impl Watch {
                     stamp: row.last_heartbeat_at,
                     since: look.received,
                     changed: true,
-                    doubted: false,
+                    doubted_at: None,
                     ..*sighting
                 };
             } else if afresh {
                 // An earlier doubt belonged to the earlier observation.
-                *sighting = Sighting { since: look.received, doubted: false, ..*sighting };
+                *sighting = Sighting { since: look.received, doubted_at: None, ..*sighting };
             }
             let silent_for = look.sent.since(sighting.since);
             if silent_for >= row.heartbeat_timeout {
                 silent.push(self.silent(row, silent_for));
             }
         }
-        self.doubt_masses(silent, others.len(), look.received)
+        self.doubt_masses(silent, others.len(), look)
     }
 
     /// A reading or a renewal failed: the store, or the way to it, is out.
@@ -129,11 +133,16 @@ impl Watch {
         self.outage = true;
     }
 
+    /// How often to renew and to look: often enough for whoever has the shortest patience. An observer
+    /// that looked less often would take its own pauses for stalls, and see nothing.
+    pub fn pace(&self, own_interval: Duration) -> Duration {
+        self.shortest_timeout.map_or(own_interval, |timeout| own_interval.min(timeout / 3))
+    }
+
     /// How a replica looks at `now`.
     pub fn appearance(&self, replica: ReplicaId, now: BootInstant) -> Appearance {
         match self.sightings.get(&replica) {
-            // Two beats missed, and half an interval for the way.
-            Some(sighting) if now.since(sighting.since) >= sighting.interval * 5 / 2 => Appearance::Suspect,
+            Some(sighting) if sighting.suspect(now) => Appearance::Suspect,
             Some(sighting) if sighting.changed => Appearance::Alive,
             _ => Appearance::Unknown,
         }
@@ -160,22 +169,35 @@ impl Watch {
             silent_for,
             timeout: row.heartbeat_timeout,
             last_heartbeat_at: row.last_heartbeat_at,
-            doubted: self.sightings.get(&row.id).is_some_and(|sighting| sighting.doubted),
+            doubted: self.sightings.get(&row.id).is_some_and(|sighting| sighting.doubted_at.is_some()),
         }
     }
 
-    fn doubt_masses(&mut self, silent: Vec<Silent>, watched: usize, now: BootInstant) -> Vec<Silent> {
-        let many = silent.len() >= MASS_LEAST && silent.len() * 100 > watched * MASS_SHARE_PERCENT;
-        if !many || self.hole == Some(Hole::ForeignClocks) {
+    /// Of the silent, those that may be judged now. They need not cross their timeouts in the same look
+    /// to be many: whoever is suspect counts.
+    fn doubt_masses(&mut self, silent: Vec<Silent>, watched: usize, look: &Look<'_>) -> Vec<Silent> {
+        if self.hole == Some(Hole::ForeignClocks) {
             return silent;
         }
-        let (doubted, fresh): (Vec<Silent>, Vec<Silent>) = silent.into_iter().partition(|silent| silent.doubted);
-        for silent in fresh {
-            if let Some(sighting) = self.sightings.get_mut(&silent.id) {
-                *sighting = Sighting { since: now, doubted: true, ..*sighting };
+        let suspects = self.sightings.values().filter(|sighting| sighting.suspect(look.sent)).count();
+        let many = suspects >= MASS_LEAST && suspects * 100 > watched * MASS_SHARE_PERCENT;
+        let mut judged = Vec::new();
+        for silent in silent {
+            let Some(sighting) = self.sightings.get_mut(&silent.id) else { continue };
+            match sighting.doubted_at {
+                None if many => sighting.doubted_at = Some(look.received),
+                Some(doubted_at) if look.sent.since(doubted_at) < silent.timeout => {}
+                _ => judged.push(silent),
             }
         }
-        doubted
+        judged
+    }
+}
+
+impl Sighting {
+    /// Two beats missed, and half an interval for the way.
+    fn suspect(&self, now: BootInstant) -> bool {
+        now.since(self.since) >= self.interval * 5 / 2
     }
 }
 
@@ -296,6 +318,33 @@ mod tests {
             reported = look(&mut watch, now, &mixed);
         }
         assert_eq!(reported, [1, 2]);
+    }
+
+    #[test]
+    fn many_are_doubted_although_their_beats_were_out_of_step() {
+        let mut watch = Watch::default();
+        // All four are cut off at 400; two beat last at 200, two at 400.
+        let rows =
+            |now: u64| (1..=4).map(|id| replica(id, now.min(if id <= 2 { 200 } else { 400 }))).collect::<Vec<_>>();
+        let mut judged = Vec::new();
+        for now in (0..=2600).step_by(200) {
+            let found = look(&mut watch, now, &rows(now));
+            assert!(found.is_empty() || now >= 2200, "{now}: {found:?}");
+            judged.extend(found);
+        }
+        judged.sort_unstable();
+        judged.dedup();
+        assert_eq!(judged, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_pace_follows_the_shortest_timeout_that_is_watched() {
+        let mut watch = Watch::default();
+        let own = Duration::from_secs(10);
+        assert_eq!(watch.pace(own), own);
+        look(&mut watch, 0, &[replica(1, 7)]);
+        assert_eq!(watch.pace(own), TIMEOUT / 3);
+        assert_eq!(watch.pace(TIMEOUT / 10), TIMEOUT / 10);
     }
 
     #[test]

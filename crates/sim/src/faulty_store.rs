@@ -195,6 +195,10 @@ impl Runs for FaultyStore {
         self.call("run", move |store| async move { store.run(id).await }).await
     }
 
+    async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>> {
+        self.call("finished", move |store| async move { store.finished(runs).await }).await
+    }
+
     async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
         self.call("runs", move |store| async move { store.runs(filter).await }).await
     }

@@ -58,10 +58,13 @@ impl Handler for Work {
             let span = Duration::from_millis(*millis);
             if script.stubborn {
                 self.shared.sleep(millis * 1000).await;
+            } else if script.timeout_ms.is_some() {
+                // The engine's own sleep would beat for it.
+                self.sleep_silently(&ctx, *millis).await?;
             } else {
-                ctx.sleep(span).await.map_err(stopped)?;
+                ctx.sleep(span).await?;
             }
-            self.signs(&ctx, &script, place as u64).map_err(stopped)?;
+            self.signs(&ctx, &script, place as u64)?;
             if script.checkpoints {
                 let reached = place as u64 + 1;
                 let epoch = self.shared.network().epoch;
@@ -70,7 +73,7 @@ impl Handler for Work {
                     let earliest = self.shared.now() + timeout * 1000;
                     self.shared.truth().not_silent_before.insert((self.owner, run, attempt), earliest);
                 }
-                ctx.checkpoint(&reached).await.map_err(stopped)?;
+                ctx.checkpoint(&reached).await?;
                 // What a failover in between may have taken back is not promised.
                 if self.shared.network().epoch == epoch {
                     let mut truth = self.shared.truth();
@@ -84,7 +87,7 @@ impl Handler for Work {
             std::panic::resume_unwind(Box::new("planned"));
         }
         if attempt <= script.fails_until {
-            return Err(Failure { message: "planned".to_string(), permanent: script.fails_for_good });
+            return Err(Failure { permanent: script.fails_for_good, ..Failure::new("planned") });
         }
         let product = Product { run, attempt, owner: self.owner, nonce: performing.nonce };
         Ok(Json::of(&product))
@@ -92,6 +95,18 @@ impl Handler for Work {
 }
 
 impl Work {
+    async fn sleep_silently(&self, ctx: &Ctx, millis: u64) -> Result<(), Stop> {
+        let slept = self.shared.sleep(millis * 1000);
+        tokio::pin!(slept);
+        tokio::select! {
+            biased;
+            stop = ctx.stopped() => if stop != Stop::Draining { return Err(stop) },
+            () = &mut slept => return Ok(()),
+        }
+        slept.await;
+        Ok(())
+    }
+
     fn signs(&self, ctx: &Ctx, script: &Script, done: u64) -> Result<(), Stop> {
         if !script.beats && !script.progresses {
             return ctx.check();
@@ -124,10 +139,6 @@ impl Work {
             truth.violate("G1", format!("{name} resumes at {resumed}, yet checkpoint {known} was acknowledged"));
         }
     }
-}
-
-fn stopped(stop: Stop) -> Failure {
-    Failure::new(stop.to_string())
 }
 
 /// Stands in the truth for as long as the handler's future exists, however it ends.

@@ -10,8 +10,7 @@ pub(crate) const RUN_COLUMNS: &str = "\
   coalesce(l.attempt, d.attempt, q.attempt, c.attempt, 0), \
   coalesce(l.granted_at, d.started_at), d.finished_at, \
   coalesce(l.replica_id, d.replica_id), coalesce(l.worker_id, d.worker_id), \
-  case when l.run_id is null then d.last_heartbeat_at \
-    when p.last_heartbeat_at > l.last_heartbeat_at then p.last_heartbeat_at else l.last_heartbeat_at end, \
+  coalesce(l.last_heartbeat_at, d.last_heartbeat_at), p.last_heartbeat_at, \
   l.cancel_requested_at, d.result, \
   case when l.run_id is not null then null when d.run_id is null then a.error \
     when d.state <> 'succeeded' then d.error end, \

@@ -8,7 +8,7 @@ use everbeat_model::{
     Attempt, Json, Lease, Outcome, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token,
     Verdict, VerdictId,
 };
-use everbeat_store::{Error, Held, Result, Violation};
+use everbeat_store::{Error, Held, Result, Violation, last_heartbeat};
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -72,6 +72,8 @@ pub(crate) struct RunCells {
     pub(crate) replica_id: Option<Uuid>,
     pub(crate) worker_id: Option<String>,
     pub(crate) last_heartbeat_at: Option<i64>,
+    /// Of the replica that performs it, if one does.
+    pub(crate) owner_heartbeat_at: Option<i64>,
     pub(crate) cancel_requested_at: Option<i64>,
     pub(crate) result: Option<String>,
     pub(crate) error: Option<String>,
@@ -81,9 +83,12 @@ pub(crate) struct RunCells {
 
 impl RunCells {
     pub(crate) fn read(self, policies: &mut Policies) -> Result<Run> {
+        let spec = self.spec.read(self.id, policies)?;
+        let owner = self.owner_heartbeat_at.map(StoreTime);
+        let heard = self.last_heartbeat_at.map(|signed| last_heartbeat(&spec.policy, StoreTime(signed), owner));
         Ok(Run {
             id: RunId(self.id),
-            spec: self.spec.read(self.id, policies)?,
+            spec,
             created_at: StoreTime(self.created_at),
             run_at: self.run_at.map(StoreTime),
             state: known("run", self.id, "state", &self.state, RunState::parse(&self.state))?,
@@ -92,7 +97,7 @@ impl RunCells {
             finished_at: self.finished_at.map(StoreTime),
             replica_id: self.replica_id.map(ReplicaId),
             worker_id: self.worker_id,
-            last_heartbeat_at: self.last_heartbeat_at.map(StoreTime),
+            last_heartbeat_at: heard,
             cancel_requested_at: self.cancel_requested_at.map(StoreTime),
             result: self.result.map(Json::stored),
             error: self.error.map(Json::stored),

@@ -187,6 +187,16 @@ async fn an_ending_that_cannot_be_stored_ends_its_run_and_harms_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sign_that_cannot_be_stored_is_told_so_and_harms_no_other() {
+    let database = Database::create().await;
+    let store = open(&database).await;
+    let session = database.session().await;
+    let bound = "alter table run_sign add constraint bound check (length(progress) < 100)";
+    session.batch_execute(bound).await.expect("a limit that is cheap to reach");
+    steps::unstorable_signs_stand_alone(&*store, &Json::of(&"x".repeat(100))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[allow(clippy::disallowed_methods, reason = "waits for a real server")]
 async fn a_wake_reaches_the_other_servers() {
     let database = Database::create().await;

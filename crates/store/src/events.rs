@@ -12,9 +12,13 @@ pub trait Events {
     /// The id of the newest event, 0 if there is none.
     async fn last_event(&self) -> Result<u64>;
 
-    /// Keeps the newest `keep` batches; answers how many it dropped.
+    /// Drops what is older than the newest `keep` batches, oldest first and at most [`TRIM_LIMIT`] of
+    /// them; answers how many. Writes nothing where there is nothing to drop.
     async fn trim_events(&self, keep: u64) -> Result<usize>;
 }
+
+/// Batches that one trim drops at most, so that none holds up other writes for long.
+pub const TRIM_LIMIT: usize = 10_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventPage {

@@ -19,12 +19,13 @@ mod wakes;
 
 pub use audit::{Audit, Audits, Violation};
 pub use error::{Class, Error};
-pub use events::{EventPage, Events};
+pub use events::{EventPage, Events, TRIM_LIMIT};
 pub use memory::Memory;
 pub use queues::Queues;
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
     Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, Promoted, Reopened, RunFilter, Runs, Sign, Signed, Which,
+    last_heartbeat,
 };
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};

@@ -1,10 +1,11 @@
 use crate::Result;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
+use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Attempt, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime,
-    Token,
+    Attempt, Json, Lease, NewRun, Policy, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
+    StoreTime, Token,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub trait Runs {
     /// lost.
     async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>>;
 
-    /// Records progress, checkpoints and manual heartbeats, each only under the lease it shows.
+    /// Records progress, checkpoints and manual heartbeats, each only under the lease it shows. Answers
+    /// in the order given.
     async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>>;
 
     /// Asks for a run's end. One that is not running ends at once.
@@ -51,6 +53,10 @@ pub trait Runs {
     async fn held(&self, which: Which) -> Result<Vec<Held>>;
 
     async fn run(&self, id: RunId) -> Result<Option<Run>>;
+
+    /// Which of these runs are finished or no longer known, in the order given: whoever waits for one of
+    /// them looks again.
+    async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>>;
 
     /// Newest first.
     async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>>;
@@ -109,8 +115,14 @@ pub struct Sign {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
-    Accepted { cancel_asked: bool },
+    Accepted {
+        cancel_asked: bool,
+    },
     Fenced,
+    /// The store cannot hold what the sign carries: nothing of it was recorded, and trying again does not
+    /// help. It says nothing about the lease or the other signs. The in-memory store, which has no such
+    /// limit, never answers so.
+    Unstorable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +169,15 @@ pub struct Held {
     pub last_heartbeat_at: StoreTime,
     /// Its owner's row, if there is one.
     pub owner: Option<Replica>,
+}
+
+/// When a running attempt was last heard of. Its replica's beat speaks for it, unless it promised to
+/// beat by hand: then only its own signs count, and a silent one cannot look alive.
+pub fn last_heartbeat(policy: &Policy, signed: StoreTime, owner: Option<StoreTime>) -> StoreTime {
+    match policy.heartbeat {
+        HeartbeatMode::Auto => owner.map_or(signed, |beat| beat.max(signed)),
+        HeartbeatMode::Manual => signed,
+    }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,6 @@
 //! The only home of operating-system processes and kernel locks.
 
+pub mod contained;
 mod locks;
 
 pub use locks::HostLocks;

@@ -1,4 +1,5 @@
 use super::Postgres;
+use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
 use super::link::TRIES;
 use super::sql::{append_event, now};
@@ -6,14 +7,9 @@ use super::transaction::Transaction;
 use everbeat_model::event::line;
 use everbeat_model::{NewRun, Policy, RunId};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
-use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// Runs in one statement, and their text: so that no message to the server grows without limit.
-const STATEMENT_ROWS: usize = 5_000;
-const STATEMENT_BYTES: usize = 16 << 20;
 
 macro_rules! given {
     () => {
@@ -80,7 +76,7 @@ pub(super) async fn enqueue(store: &Postgres, request: &Enqueue) -> Result<Vec<E
     if request.runs.is_empty() && request.idempotency.is_none() {
         return Ok(Vec::new());
     }
-    if plain && chunks(&request.runs).len() == 1 {
+    if plain && chunks(&request.runs, size).len() == 1 {
         match store.command.query(ENQUEUE, &Columns::of(request.runs.iter()).params()).await {
             Ok(_) => return Ok(request.runs.iter().map(|run| Enqueued::Created(run.id)).collect()),
             // Perhaps some of them were enqueued before; the slow way tells.
@@ -113,7 +109,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     let holders = take_keys(&transaction, &request.runs).await?;
     let fresh: Vec<&NewRun> = request.runs.iter().filter(|run| !stood_for(run, &holders)).collect();
     let mut made = BTreeSet::new();
-    for chunk in chunks(&fresh) {
+    for chunk in chunks(&fresh, |run| size(run)) {
         let rows = transaction.query(INSERT, &Columns::of(chunk.iter().copied()).params()).await?;
         made.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)));
     }
@@ -186,19 +182,8 @@ fn stood_for(run: &NewRun, holders: &BTreeMap<&str, Uuid>) -> bool {
     run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())).is_some_and(|holder| *holder != run.id.0)
 }
 
-fn chunks<T: Borrow<NewRun>>(runs: &[T]) -> Vec<&[T]> {
-    let mut chunks = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (index, run) in runs.iter().enumerate() {
-        let size = run.borrow().spec.input.as_str().len();
-        if index > start && (index - start == STATEMENT_ROWS || bytes + size > STATEMENT_BYTES) {
-            chunks.push(&runs[start..index]);
-            (start, bytes) = (index, 0);
-        }
-        bytes += size;
-    }
-    chunks.push(&runs[start..]);
-    chunks
+fn size(run: &NewRun) -> usize {
+    run.spec.input.as_str().len()
 }
 
 /// Runs as one array per column.

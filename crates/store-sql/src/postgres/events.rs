@@ -1,10 +1,11 @@
 use super::Postgres;
 use super::link::Link;
 use crate::decode::whole;
+use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
 use everbeat_model::event::{PER_BATCH, expand};
-use everbeat_store::{EventPage, Events, Result};
+use everbeat_store::{EventPage, Events, Result, TRIM_LIMIT};
 use tokio_postgres::Row;
 
 /// Up to here nothing is still being written. Asked in a statement of its own, before the log is read:
@@ -14,11 +15,13 @@ const DECIDED: &str = "select decided_event_batch()";
 /// Batches read at once: each may be large.
 const CHUNK: i64 = 16;
 
+/// Counts by number, so that what is kept need not be read; a number that was never written counts too.
 const TRIM: &str = "\
-    with last as materialized (select batch from event order by batch desc offset $1 limit 1), \
-    dropped as (delete from event e using last where e.batch <= last.batch returning e.batch), \
-    noted as (update log set trimmed_through = greatest(trimmed_through, d.batch) \
-      from (select max(batch) as batch from dropped) d where d.batch is not null) \
+    with old as materialized (select batch from event \
+      where batch <= (select max(batch) from event) - $1 order by batch limit $2), \
+    dropped as (delete from event e where e.batch = any(array(select batch from old)) returning e.batch), \
+    noted as (update log set trimmed_through = d.batch \
+      from (select max(batch) as batch from dropped) d where d.batch > trimmed_through) \
     select count(*) from dropped";
 
 #[async_trait]
@@ -62,7 +65,7 @@ impl Events for Postgres {
 
     async fn trim_events(&self, keep: u64) -> Result<usize> {
         let keep = i64::try_from(keep).unwrap_or(i64::MAX);
-        let rows = self.slow.query(TRIM, &[&keep]).await?;
+        let rows = self.slow.query(TRIM, &[&keep, &limit(TRIM_LIMIT)]).await?;
         Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
     }
 }

@@ -5,6 +5,7 @@
 
 mod audit;
 mod cancel;
+mod chunk;
 mod claim;
 mod enqueue;
 mod events;

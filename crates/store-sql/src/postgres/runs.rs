@@ -12,6 +12,13 @@ use everbeat_store::{
 };
 use std::time::Duration;
 use tokio_postgres::Row;
+use uuid::Uuid;
+
+/// Each is looked up by key: `limit` keeps the planner from reading whole tables into a hash instead.
+const FINISHED: &str = "\
+    select g.run_id from unnest($1::uuid[]) with ordinality as g(run_id, nth) \
+    where coalesce((select true from done d where d.run_id = g.run_id limit 1), \
+      (select false from run r where r.id = g.run_id limit 1), true) order by g.nth";
 
 #[async_trait]
 impl Runs for Postgres {
@@ -65,6 +72,12 @@ impl Runs for Postgres {
         let sql = format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = $1");
         let rows = self.read().query(&sql, &[&id.0]).await?;
         rows.first().map(|row| run_cells(row).read(&mut Policies::default())).transpose()
+    }
+
+    async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>> {
+        let runs: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let rows = self.read().query(FINISHED, &[&runs]).await?;
+        Ok(rows.iter().map(|row| RunId(row.get(0))).collect())
     }
 
     async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
@@ -130,10 +143,11 @@ fn run_cells(row: &Row) -> RunCells {
         replica_id: row.get(14),
         worker_id: row.get(15),
         last_heartbeat_at: row.get(16),
-        cancel_requested_at: row.get(17),
-        result: row.get(18),
-        error: row.get(19),
-        progress: row.get(20),
-        checkpoint: row.get(21),
+        owner_heartbeat_at: row.get(17),
+        cancel_requested_at: row.get(18),
+        result: row.get(19),
+        error: row.get(20),
+        progress: row.get(21),
+        checkpoint: row.get(22),
     }
 }

@@ -1,6 +1,7 @@
 //! Endings, a batch in one statement. A lease that is not the one shown is simply not found, and
 //! nothing else happens to that run.
 
+use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
 use super::link::Link;
 use super::sql::{append_event, now};
@@ -11,10 +12,6 @@ use everbeat_model::{Json, Next, ReplicaId, Settled, Settlement, StoreTime, Verd
 use everbeat_store::Result;
 use std::collections::BTreeSet;
 use uuid::Uuid;
-
-/// Settlements in one statement, and their text: so that no message to the server grows without limit.
-const STATEMENT_ROWS: usize = 5_000;
-const STATEMENT_BYTES: usize = 16 << 20;
 
 /// For batches that only finish runs, without verdicts and unique keys, each lease shown once: nearly
 /// all. The leases are reached by their keys, whatever the planner believes about the table; `or false`
@@ -108,18 +105,9 @@ pub(super) async fn settle(link: &Link, settlements: &[Settlement]) -> Result<Ve
     // the first one that may end it does.
     let mut order: Vec<usize> = (0..settlements.len()).collect();
     order.sort_by_key(|index| (settlements[*index].shown.run_id, *index));
-    let mut chunk = Vec::with_capacity(order.len().min(STATEMENT_ROWS));
-    let mut bytes = 0;
-    for index in order {
-        let size = size(&settlements[index]);
-        if chunk.len() == STATEMENT_ROWS || (bytes + size > STATEMENT_BYTES && !chunk.is_empty()) {
-            settle_chunk(link, settlements, std::mem::take(&mut chunk), &mut answers).await?;
-            bytes = 0;
-        }
-        chunk.push(index);
-        bytes += size;
+    for chunk in chunks(&order, |index| size(&settlements[*index])) {
+        settle_chunk(link, settlements, chunk.to_vec(), &mut answers).await?;
     }
-    settle_chunk(link, settlements, chunk, &mut answers).await?;
     Ok(answers)
 }
 

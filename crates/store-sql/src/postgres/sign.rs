@@ -1,12 +1,11 @@
+use super::chunk::chunks;
+use super::fault::{Fault, Outcome};
 use super::link::Link;
 use super::sql::now;
 use everbeat_model::{Json, RunId, Token};
 use everbeat_store::{Result, Sign, Signed};
 use std::collections::BTreeMap;
 use uuid::Uuid;
-
-/// Signs in one statement, and their text.
-const STATEMENT_ROWS: usize = 5_000;
 
 const SIGN: &str = concat!(
     "with ",
@@ -26,33 +25,86 @@ const SIGN: &str = concat!(
      select run_id, cancel_asked, token from beaten"
 );
 
-/// Progress and checkpoint.
-type Report<'a> = (Option<&'a Json>, Option<&'a Json>);
-
 pub(super) async fn sign(link: &Link, signs: &[Sign]) -> Result<Vec<Signed>> {
-    // One statement may write a row only once: of several signs under one lease the last value counts.
-    // By run, so that two servers lock in one order.
-    let mut merged: BTreeMap<(RunId, Token), Report<'_>> = BTreeMap::new();
-    for sign in signs {
-        let entry = merged.entry((sign.shown.run_id, sign.shown.token)).or_default();
-        entry.0 = sign.progress.as_ref().or(entry.0);
-        entry.1 = sign.checkpoint.as_ref().or(entry.1);
+    let mut answers = vec![Signed::Fenced; signs.len()];
+    for chunk in chunks(&merged(signs), Merged::size) {
+        sign_chunk(link, signs, chunk.to_vec(), &mut answers).await?;
     }
-    let merged: Vec<_> = merged.into_iter().collect();
-    let mut accepted: BTreeMap<(RunId, Token), bool> = BTreeMap::new();
-    for chunk in merged.chunks(STATEMENT_ROWS) {
-        let run_id: Vec<Uuid> = chunk.iter().map(|((run, _), _)| run.0).collect();
-        let token: Vec<Uuid> = chunk.iter().map(|((_, token), _)| token.0).collect();
-        let progress: Vec<Option<&str>> = chunk.iter().map(|(_, (progress, _))| progress.map(Json::as_str)).collect();
-        let checkpoint: Vec<Option<&str>> = chunk.iter().map(|(_, (_, last))| last.map(Json::as_str)).collect();
-        let rows = link.query(SIGN, &[&run_id, &token, &progress, &checkpoint]).await?;
-        for row in rows {
-            accepted.insert((RunId(row.get(0)), Token(row.get(2))), row.get(1));
+    Ok(answers)
+}
+
+/// Signs under one lease, as one. One statement may write a row only once: the last value counts.
+#[derive(Clone, Default)]
+struct Merged<'a> {
+    progress: Option<&'a Json>,
+    checkpoint: Option<&'a Json>,
+    /// Where they stand among all.
+    places: Vec<usize>,
+}
+
+impl<'a> Merged<'a> {
+    fn add(&mut self, place: usize, sign: &'a Sign) {
+        self.progress = sign.progress.as_ref().or(self.progress);
+        self.checkpoint = sign.checkpoint.as_ref().or(self.checkpoint);
+        self.places.push(place);
+    }
+
+    fn size(&self) -> usize {
+        [self.progress, self.checkpoint].into_iter().flatten().map(|json| json.as_str().len()).sum()
+    }
+}
+
+/// By run, so that two servers lock in one order.
+fn merged(signs: &[Sign]) -> Vec<Merged<'_>> {
+    let mut merged: BTreeMap<(RunId, Token), Merged<'_>> = BTreeMap::new();
+    for (place, sign) in signs.iter().enumerate() {
+        merged.entry((sign.shown.run_id, sign.shown.token)).or_default().add(place, sign);
+    }
+    merged.into_values().collect()
+}
+
+/// Signs a chunk; one that cannot be stored is halved until the bad item stands alone, and that one is
+/// taken apart into its signs: what can be stored is.
+async fn sign_chunk<'a>(link: &Link, signs: &'a [Sign], chunk: Vec<Merged<'a>>, answers: &mut [Signed]) -> Result<()> {
+    let mut open = vec![chunk];
+    while let Some(mut chunk) = open.pop() {
+        match write(link, signs, &chunk, answers).await {
+            Ok(()) => {}
+            Err(Fault::Data(_)) if chunk.len() > 1 => {
+                let second = chunk.split_off(chunk.len() / 2);
+                open.extend([second, chunk]);
+            }
+            Err(Fault::Data(reason)) => match &chunk[0].places[..] {
+                [place] => {
+                    tracing::warn!(run = %signs[*place].shown.run_id, reason, "a sign cannot be stored");
+                    answers[*place] = Signed::Unstorable;
+                }
+                places => open.extend(places.iter().rev().map(|place| {
+                    let mut alone = Merged::default();
+                    alone.add(*place, &signs[*place]);
+                    vec![alone]
+                })),
+            },
+            Err(fault) => return Err(fault.into()),
         }
     }
-    let answer = |sign: &Sign| match accepted.get(&(sign.shown.run_id, sign.shown.token)) {
-        Some(cancel_asked) => Signed::Accepted { cancel_asked: *cancel_asked },
-        None => Signed::Fenced,
-    };
-    Ok(signs.iter().map(answer).collect())
+    Ok(())
+}
+
+async fn write(link: &Link, signs: &[Sign], chunk: &[Merged<'_>], answers: &mut [Signed]) -> Outcome<()> {
+    let shown = |merged: &Merged<'_>| signs[merged.places[0]].shown;
+    let run_id: Vec<Uuid> = chunk.iter().map(|merged| shown(merged).run_id.0).collect();
+    let token: Vec<Uuid> = chunk.iter().map(|merged| shown(merged).token.0).collect();
+    let progress: Vec<Option<&str>> = chunk.iter().map(|merged| merged.progress.map(Json::as_str)).collect();
+    let checkpoint: Vec<Option<&str>> = chunk.iter().map(|merged| merged.checkpoint.map(Json::as_str)).collect();
+    let rows = link.query(SIGN, &[&run_id, &token, &progress, &checkpoint]).await?;
+    let accepted: BTreeMap<(Uuid, Uuid), bool> =
+        rows.iter().map(|row| ((row.get(0), row.get(2)), row.get(1))).collect();
+    for (merged, lease) in chunk.iter().zip(run_id.into_iter().zip(token)) {
+        if let Some(cancel_asked) = accepted.get(&lease) {
+            let answer = Signed::Accepted { cancel_asked: *cancel_asked };
+            merged.places.iter().for_each(|place| answers[*place] = answer);
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
 use everbeat_model::event::{PER_BATCH, expand};
-use everbeat_store::{EventPage, Events, Result};
+use everbeat_store::{EventPage, Events, Result, TRIM_LIMIT};
 use rusqlite::{Connection, OptionalExtension, params};
 
 #[async_trait]
@@ -31,10 +31,12 @@ impl Events for Sqlite {
     async fn trim_events(&self, keep: u64) -> Result<usize> {
         self.writer
             .write(move |tx| {
-                let mut delete = tx
-                    .connection
-                    .prepare_cached("delete from event where batch <= (select max(batch) from event) - ?1")?;
-                Ok(delete.execute([i64::try_from(keep).unwrap_or(i64::MAX)])?)
+                let mut delete = tx.connection.prepare_cached(
+                    "delete from event where batch in (
+                       select batch from event where batch <= (select max(batch) from event) - ?1
+                       order by batch limit ?2)",
+                )?;
+                Ok(delete.execute([i64::try_from(keep).unwrap_or(i64::MAX), limit(TRIM_LIMIT)])?)
             })
             .await
     }

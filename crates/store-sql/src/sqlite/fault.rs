@@ -15,6 +15,12 @@ impl Fault {
     }
 }
 
+/// Whether it is for the value that a statement failed.
+pub(super) fn unstorable(error: &rusqlite::Error) -> bool {
+    let by_value = [ErrorCode::TooBig, ErrorCode::ConstraintViolation, ErrorCode::TypeMismatch];
+    error.sqlite_error_code().is_some_and(|code| by_value.contains(&code))
+}
+
 impl From<Error> for Fault {
     fn from(error: Error) -> Fault {
         Fault(error)

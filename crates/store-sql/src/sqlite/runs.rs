@@ -71,6 +71,10 @@ impl Runs for Sqlite {
         self.readers.read(move |connection| run(connection, id)).await
     }
 
+    async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>> {
+        self.readers.read(move |connection| finished(connection, runs)).await
+    }
+
     async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
         self.readers.read(move |connection| runs(connection, &filter)).await
     }
@@ -112,6 +116,19 @@ fn run(connection: &Connection, id: RunId) -> Outcome<Option<Run>> {
         connection.prepare_cached(&format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = ?1"))?;
     let cells = select.query_row([id.0.into_bytes()], run_cells).optional()?;
     Ok(cells.map(|cells| cells.read(&mut Policies::default())).transpose()?)
+}
+
+fn finished(connection: &Connection, runs: Vec<RunId>) -> Outcome<Vec<RunId>> {
+    let mut select = connection.prepare_cached(
+        "select exists (select 1 from done where run_id = ?1) or not exists (select 1 from run where id = ?1)",
+    )?;
+    let mut over = Vec::new();
+    for run in runs {
+        if select.query_row([run.0.into_bytes()], |row| row.get(0))? {
+            over.push(run);
+        }
+    }
+    Ok(over)
 }
 
 fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Vec<Run>> {
@@ -173,11 +190,12 @@ fn run_cells(row: &Row<'_>) -> rusqlite::Result<RunCells> {
         replica_id: uuid(row, 14)?,
         worker_id: row.get(15)?,
         last_heartbeat_at: row.get(16)?,
-        cancel_requested_at: row.get(17)?,
-        result: row.get(18)?,
-        error: row.get(19)?,
-        progress: row.get(20)?,
-        checkpoint: row.get(21)?,
+        owner_heartbeat_at: row.get(17)?,
+        cancel_requested_at: row.get(18)?,
+        result: row.get(19)?,
+        error: row.get(20)?,
+        progress: row.get(21)?,
+        checkpoint: row.get(22)?,
     })
 }
 

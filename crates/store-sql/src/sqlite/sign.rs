@@ -1,4 +1,4 @@
-use super::fault::Outcome;
+use super::fault::{Outcome, unstorable};
 use super::writer::Tx;
 use everbeat_store::{Sign, Signed};
 use rusqlite::{OptionalExtension, params};
@@ -21,12 +21,20 @@ pub(super) fn sign(tx: &Tx<'_>, signs: &[Sign]) -> Outcome<Vec<Signed>> {
             answers.push(Signed::Fenced);
             continue;
         };
-        beat.execute(params![id, tx.now.0])?;
         if sign.progress.is_some() || sign.checkpoint.is_some() {
             let progress = sign.progress.as_ref().map(|json| json.as_str());
             let checkpoint = sign.checkpoint.as_ref().map(|json| json.as_str());
-            report.execute(params![id, progress, checkpoint])?;
+            match report.execute(params![id, progress, checkpoint]) {
+                // SQLite has undone that one statement, and the transaction goes on.
+                Err(error) if unstorable(&error) => {
+                    tracing::warn!(run = %sign.shown.run_id, %error, "a sign cannot be stored");
+                    answers.push(Signed::Unstorable);
+                    continue;
+                }
+                written => _ = written?,
+            }
         }
+        beat.execute(params![id, tx.now.0])?;
         answers.push(Signed::Accepted { cancel_asked });
     }
     Ok(answers)

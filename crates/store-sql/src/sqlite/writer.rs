@@ -7,6 +7,7 @@ use super::fault::{Fault, Outcome};
 use everbeat_model::{StoreTime, Token};
 use everbeat_store::{Clock, Error, Result};
 use rusqlite::Connection;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -31,13 +32,16 @@ pub(super) struct Tx<'a> {
     random: &'a Random,
 }
 
-type Command = Box<dyn FnOnce(&Tx<'_>) -> Ran + Send>;
+/// Is given a transaction, or the reason why there is none any more.
+type Command = Box<dyn FnOnce(Result<&Tx<'_>>) -> Ran + Send>;
 
 /// A command that ran: whether its changes stand, and how to tell its caller once they are committed.
 struct Ran {
     failed: bool,
-    answer: Box<dyn FnOnce(Result<()>) + Send>,
+    answer: Answer,
 }
+
+type Answer = Box<dyn FnOnce(Result<()>) + Send>;
 
 impl Writer {
     pub(super) fn start(connection: Connection, clock: Arc<dyn Clock>, random: Random) -> Result<Writer> {
@@ -57,9 +61,11 @@ impl Writer {
     ) -> Result<T> {
         let (tell, told) = oneshot::channel();
         let command: Command = Box::new(move |tx| {
-            let result = catch_unwind(AssertUnwindSafe(|| work(tx)))
-                .unwrap_or_else(|_| Err(Fault(Error::Bug("a write panicked and was rolled back".to_string()))))
-                .map_err(|fault| fault.0);
+            let result = tx.and_then(|tx| {
+                catch_unwind(AssertUnwindSafe(|| work(tx)))
+                    .unwrap_or_else(|_| Err(Fault(Error::Bug("a write panicked and was rolled back".to_string()))))
+                    .map_err(|fault| fault.0)
+            });
             let failed = result.is_err();
             Ran { failed, answer: Box::new(move |commit| _ = tell.send(commit.and(result))) }
         });
@@ -95,30 +101,31 @@ impl Tx<'_> {
 }
 
 fn serve(connection: &Connection, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, random: &Random) {
-    let mut group = Vec::with_capacity(GROUP_LIMIT);
+    let mut group = VecDeque::with_capacity(GROUP_LIMIT);
     while let Some(first) = queue.blocking_recv() {
-        group.push(first);
+        group.push_back(first);
         while group.len() < GROUP_LIMIT
             && let Ok(next) = queue.try_recv()
         {
-            group.push(next);
+            group.push_back(next);
         }
         let mut answers = Vec::with_capacity(group.len());
         let result = commit(connection, &mut group, clock, random, &mut answers).map_err(|fault| fault.0);
-        if result.is_err() && !connection.is_autocommit() {
-            _ = connection.execute_batch("rollback");
+        if let Err(error) = &result {
+            if !connection.is_autocommit() {
+                _ = connection.execute_batch("rollback");
+            }
+            // Those that the failure left over never ran; their callers are told why.
+            answers.extend(group.drain(..).map(|command| command(Err(error.clone())).answer));
         }
-        // Commands left over after a failure were never run.
-        group.clear();
         answers.into_iter().for_each(|answer| answer(result.clone()));
     }
 }
 
-type Answer = Box<dyn FnOnce(Result<()>) + Send>;
-
+/// Runs the group in one transaction. After a failure the commands that did not run are still in it.
 fn commit(
     connection: &Connection,
-    group: &mut Vec<Command>,
+    group: &mut VecDeque<Command>,
     clock: &dyn Clock,
     random: &Random,
     answers: &mut Vec<Answer>,
@@ -130,12 +137,14 @@ fn commit(
         connection.prepare_cached("release command")?,
         connection.prepare_cached("rollback to command")?,
     );
-    for command in group.drain(..) {
+    while !group.is_empty() {
         // A command that fails is rolled back alone; the rest of its group is not harmed.
         if !alone {
             savepoint.execute([])?;
         }
-        let ran = command(&Tx { connection, now: clock.now(), random });
+        // Taken when nothing can fail before it runs: what stays in the group can still be told.
+        let Some(command) = group.pop_front() else { break };
+        let ran = command(Ok(&Tx { connection, now: clock.now(), random }));
         answers.push(ran.answer);
         if ran.failed && connection.is_autocommit() {
             let lost = "the transaction was rolled back by the database: the disk may be full or failing";
@@ -156,4 +165,75 @@ fn commit(
     }
     connection.prepare_cached("commit")?.execute([])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::sync::mpsc as std_mpsc;
+
+    fn writer(connection: Connection) -> Writer {
+        Writer::start(connection, Arc::new(|| StoreTime(0)), Arc::new(|| 0)).expect("start")
+    }
+
+    /// Keeps the writer busy until every one of `writes` is queued, so that they make one group.
+    async fn in_one_group<T>(writer: &Writer, writes: Vec<impl Future<Output = T>>) -> Vec<T> {
+        let (started, busy) = oneshot::channel();
+        let (release, released) = std_mpsc::channel::<()>();
+        let block = writer.write(move |_| {
+            _ = started.send(());
+            _ = released.recv();
+            Ok(())
+        });
+        let queue = async {
+            busy.await.expect("the writer runs");
+            let all = futures_util::future::join_all(writes);
+            let mut all = std::pin::pin!(all);
+            assert!(futures_util::poll!(&mut all).is_pending(), "all are queued");
+            drop(release);
+            all.await
+        };
+        let (_, answers) = tokio::join!(block, queue);
+        answers
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_was_left_over_after_a_failed_group_is_told_why_and_the_writer_goes_on() {
+        let writer = writer(Connection::open_in_memory().expect("open"));
+        // As SQLite itself does when the disk is full.
+        let lose = |number: i32| {
+            writer.write(move |tx| match number {
+                1 => {
+                    tx.connection.execute_batch("rollback")?;
+                    Err(Fault(Error::Bug("the statement failed".to_string())))
+                }
+                _ => Ok(number),
+            })
+        };
+        for answer in in_one_group(&writer, (0..4).map(lose).collect()).await {
+            let Err(Error::Unavailable(reason)) = answer else { panic!("{answer:?}") };
+            assert!(reason.contains("rolled back by the database"), "{reason}");
+        }
+        assert_eq!(writer.write(|_| Ok(7)).await, Ok(7));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_waited_for_a_transaction_that_could_not_begin_is_told_why() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let open = || Connection::open(folder.path().join("store.db")).expect("open");
+        let (ours, theirs) = (open(), open());
+        theirs.execute_batch("create table held (id integer)").expect("create");
+        ours.busy_timeout(std::time::Duration::ZERO).expect("configure");
+        let writer = writer(ours);
+        let busy = || writer.write(|_| Ok(()));
+        theirs.execute_batch("begin immediate").expect("begin");
+        let answers = futures_util::future::join_all((0..3).map(|_| busy())).await;
+        for answer in answers {
+            let Err(Error::Unavailable(reason)) = answer else { panic!("{answer:?}") };
+            assert!(reason.contains("locked"), "{reason}");
+        }
+        theirs.execute_batch("rollback").expect("rollback");
+        assert_eq!(busy().await, Ok(()));
+    }
 }

@@ -109,7 +109,7 @@ pub(crate) mod steps {
     use everbeat_model::{
         Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime, id,
     };
-    use everbeat_store::{Claim, Enqueue, Store};
+    use everbeat_store::{Claim, Enqueue, Sign, Signed, Store, Which};
     use std::collections::BTreeMap;
     use std::sync::{Arc, LazyLock};
     use std::time::Duration;
@@ -156,6 +156,38 @@ pub(crate) mod steps {
     pub(crate) fn claim(replica: ReplicaId, limit: usize) -> Claim {
         let tasks = BTreeMap::from([("work".to_string(), limit)]);
         Claim { replica, limit, tasks, queues: BTreeMap::new() }
+    }
+
+    /// Signs of which the fourth and one of two under the last lease carry `bad`.
+    pub(crate) fn signs(claimed: &[Claimed], bad: &Json) -> Vec<Sign> {
+        let sign = |claimed: &Claimed, progress: &Json| Sign {
+            shown: claimed.lease.shown(),
+            progress: Some(progress.clone()),
+            checkpoint: None,
+        };
+        let good = Json::of(&"good");
+        let mut signs: Vec<Sign> = claimed.iter().map(|claimed| sign(claimed, &good)).collect();
+        signs[3].progress = Some(bad.clone());
+        signs.push(sign(&claimed[claimed.len() - 1], bad));
+        signs
+    }
+
+    /// What cannot be kept is told so, and all else is kept.
+    pub(crate) async fn unstorable_signs_stand_alone(store: &dyn Store, bad: &Json) {
+        let replica = join(store).await;
+        let runs = enqueue(store, 7).await;
+        let claimed = store.claim(claim(replica, 7)).await.expect("claim");
+        let before = store.held(Which::Of(runs.clone())).await.expect("held");
+        let mut expected = vec![Signed::Accepted { cancel_asked: false }; 8];
+        (expected[3], expected[7]) = (Signed::Unstorable, Signed::Unstorable);
+        assert_eq!(store.sign(signs(&claimed, bad)).await, Ok(expected));
+        let after = store.held(Which::Of(runs.clone())).await.expect("held");
+        for (place, run) in runs.into_iter().enumerate() {
+            let kept = store.run(run).await.expect("read").expect("there").progress;
+            assert_eq!(kept, (place != 3).then(|| Json::of(&"good")), "run {place}");
+            let heard = after[place].last_heartbeat_at > before[place].last_heartbeat_at;
+            assert_eq!(heard, place != 3, "run {place}");
+        }
     }
 
     pub(crate) fn success(claimed: &Claimed) -> Settlement {

@@ -87,6 +87,7 @@ fn count(tally: &mut Tally, op: &Op, answer: &str) {
         *tally.entry(word).or_default() += answer.matches(word).count();
     }
     *tally.entry("buried").or_default() += usize::from(matches!(op, Op::Bury(..)) && answer == "Ok(true)");
+    *tally.entry("finished").or_default() += usize::from(matches!(op, Op::Finished(_)) && answer != "Ok([])");
     *tally.entry("promoted").or_default() += usize::from(matches!(op, Op::Promote) && !answer.starts_with("0 "));
     *tally.entry("forgotten").or_default() += usize::from(matches!(op, Op::ForgetRuns(_)) && answer != "Ok(0)");
 }

@@ -1,10 +1,10 @@
 use super::build::{failure, forged, retry, success, with_token};
 use super::fixture::{Fixture, HOUR};
-use crate::{Enqueue, EventPage};
+use crate::{Enqueue, EventPage, Store, TRIM_LIMIT};
 use everbeat_model::event::PER_BATCH;
 use everbeat_model::{Event, NewRun, Next};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 pub(super) async fn what_happens_is_told_in_order(t: &Fixture) {
     let claimed = t.running().await;
@@ -128,6 +128,29 @@ pub(super) async fn ids_go_on_after_the_whole_log_was_dropped(t: &Fixture) {
     let after = page(t, before[3].id, 1000).await;
     assert_eq!((after.events.len(), after.gap), (1, false));
     assert!(after.events[0].id > before[3].id);
+}
+
+pub(super) async fn a_trim_drops_the_oldest_and_no_more_than_its_limit(t: &Fixture) {
+    const SIDES: usize = 60;
+    const EXTRA: usize = 200;
+    let number = AtomicUsize::new(0);
+    let write = |store: Arc<dyn Store>| {
+        let queue = format!("queue {}", number.fetch_add(1, Ordering::SeqCst));
+        async move {
+            for nth in 0..(TRIM_LIMIT + EXTRA) / SIDES {
+                assert!(store.pause(&queue, nth % 2 == 0).await.expect("pause"), "each is a batch");
+            }
+        }
+    };
+    t.at_once(SIDES, write).await;
+    let all = page(t, 0, usize::MAX).await.events;
+    assert_eq!(all.len(), TRIM_LIMIT + EXTRA);
+    assert_eq!(t.trim_events(100).await.expect("trim"), TRIM_LIMIT);
+    let rest = page(t, all[0].id, 1000).await;
+    assert_eq!((rest.events.as_slice(), rest.gap), (&all[TRIM_LIMIT..], true), "the oldest go first");
+    assert_eq!(t.trim_events(100).await.expect("trim"), EXTRA - 100);
+    assert_eq!(t.trim_events(100).await.expect("trim"), 0);
+    assert_eq!(page(t, 0, 1000).await.events, all[TRIM_LIMIT + EXTRA - 100..]);
 }
 
 pub(super) async fn followers_miss_nothing_while_many_write(t: &Fixture) {

@@ -1,8 +1,9 @@
 use super::build::{failure, retry, success};
-use super::fixture::{Fixture, HOUR};
+use super::fixture::{Fixture, HOUR, MOMENT};
 use crate::RunFilter;
 use everbeat_model::run::Kind;
 use everbeat_model::{Next, Run, RunId, RunState};
+use std::time::Duration;
 
 pub(super) async fn lists_are_newest_first_and_page_without_repeat(t: &Fixture) {
     let mut expected = t.accept_many(23).await;
@@ -111,6 +112,42 @@ pub(super) async fn a_lease_index_pages_in_order_of_run_id(t: &Fixture) {
     }
     assert_eq!(seen, expected);
     assert_eq!(t.lease_index(t.new_replica().id, None, 4).await.expect("lease index"), []);
+}
+
+pub(super) async fn finished_names_what_is_over_in_the_order_given(t: &Fixture) {
+    let replica = t.replica().await;
+    t.accept_many(5).await;
+    let c = t.take(replica, 5).await;
+    let run = |place: usize| c[place].lease.run_id;
+    t.end(success(&c[0])).await;
+    t.end(failure(&c[1])).await;
+    t.end(retry(&c[2], Next::Ready)).await;
+    t.end(retry(&c[3], Next::After(HOUR))).await;
+    let cancelled = t.accept(t.draft()).await;
+    t.cancel(cancelled).await.expect("cancel");
+    let unknown = t.draft().id;
+    let all = vec![unknown, run(4), run(1), run(3), cancelled, run(2), run(0), run(1)];
+    let over = t.finished(all.clone()).await.expect("finished");
+    assert_eq!(over, [unknown, run(1), cancelled, run(0), run(1)], "ready, scheduled and running ones are not");
+    t.reopen(run(1), 1).await.expect("reopen");
+    assert_eq!(t.finished(all.clone()).await.expect("finished"), [unknown, cancelled, run(0)]);
+    t.advance(MOMENT).await;
+    t.forget_runs(Duration::ZERO, 100).await.expect("forget");
+    assert_eq!(t.store.run(run(0)).await.expect("run"), None);
+    assert_eq!(t.finished(all).await.expect("finished"), [unknown, cancelled, run(0)], "forgotten ones still are");
+    assert_eq!(t.finished(Vec::new()).await.expect("finished"), []);
+}
+
+pub(super) async fn thousands_of_runs_are_asked_about_at_once(t: &Fixture) {
+    let replica = t.replica().await;
+    let runs = t.accept_many(5000).await;
+    let ended: Vec<_> = t.take(replica, 100).await.iter().map(success).collect();
+    t.settle(ended).await.expect("settle");
+    let (over, open) = runs.split_at(100);
+    assert_eq!(t.finished(runs.clone()).await.expect("finished"), over);
+    assert_eq!(t.finished(open.to_vec()).await.expect("finished"), []);
+    let unknown: Vec<RunId> = (0..5000).map(|_| t.draft().id).collect();
+    assert_eq!(t.finished(unknown.clone()).await.expect("finished"), unknown);
 }
 
 async fn list(t: &Fixture, filter: RunFilter) -> Vec<RunId> {

@@ -127,6 +127,8 @@ macro_rules! conformance {
                 a_batch_of_signs_answers_in_order
                 a_sign_is_told_that_a_cancel_was_asked
                 a_sign_moves_the_last_heartbeat
+                a_replica_does_not_beat_for_an_attempt_that_beats_by_hand
+                a_batch_of_large_signs_is_kept_whole
             }
             cancel {
                 a_ready_or_scheduled_run_is_cancelled_at_once
@@ -157,6 +159,8 @@ macro_rules! conformance {
                 filters_narrow_together
                 a_list_finds_runs_in_every_state
                 a_lease_index_pages_in_order_of_run_id
+                finished_names_what_is_over_in_the_order_given
+                thousands_of_runs_are_asked_about_at_once
             }
             replicas {
                 a_replica_joins_active_with_its_own_settings
@@ -204,6 +208,7 @@ macro_rules! conformance {
                 a_refused_write_tells_nothing
                 a_trimmed_log_says_that_there_is_a_gap
                 ids_go_on_after_the_whole_log_was_dropped
+                a_trim_drops_the_oldest_and_no_more_than_its_limit
                 followers_miss_nothing_while_many_write
             }
             audit {

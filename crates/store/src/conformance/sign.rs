@@ -1,8 +1,9 @@
 use super::build::{failure, forged, json, rescue, retry, sign, success};
 use super::fixture::Fixture;
-use crate::{Sign, Signed};
-use everbeat_model::Next;
+use crate::{Renewal, RunFilter, Sign, Signed};
 use everbeat_model::lease::Shown;
+use everbeat_model::policy::HeartbeatMode;
+use everbeat_model::{Json, Next, Policy};
 
 const HEARD: Signed = Signed::Accepted { cancel_asked: false };
 
@@ -99,6 +100,41 @@ pub(super) async fn a_sign_moves_the_last_heartbeat(t: &Fixture) {
     let run = t.look(claimed.lease.run_id).await;
     assert_eq!(run.last_heartbeat_at, Some(after.last_heartbeat_at));
     assert_eq!(t.attempts(run.id).await.expect("attempts")[0].last_heartbeat_at, Some(after.last_heartbeat_at));
+}
+
+pub(super) async fn a_replica_does_not_beat_for_an_attempt_that_beats_by_hand(t: &Fixture) {
+    let replica = t.replica().await;
+    let by_hand = Policy { heartbeat: HeartbeatMode::Manual, max_attempts: 7, ..Policy::BASELINE };
+    let (by_hand, vouched_for) = (t.accept(t.draft().policy(by_hand)).await, t.accept(t.draft()).await);
+    let claimed = t.take(replica, 2).await;
+    let granted_at = claimed[0].lease.granted_at;
+    let Renewal::Renewed { now, .. } = t.renew(replica).await.expect("renew") else { panic!("it is active") };
+    assert_eq!(t.look(vouched_for).await.last_heartbeat_at, Some(now));
+    assert_eq!(t.look(by_hand).await.last_heartbeat_at, Some(granted_at), "it has not been heard of since");
+    let page = t.runs(RunFilter { limit: 10, ..RunFilter::default() }).await.expect("runs");
+    assert_eq!(page.iter().map(|run| run.last_heartbeat_at).collect::<Vec<_>>(), [Some(now), Some(granted_at)]);
+    told(t, sign(&claimed[0], None, None)).await;
+    t.renew(replica).await.expect("renew");
+    let heard = t.look(by_hand).await.last_heartbeat_at;
+    assert_eq!(heard, Some(t.held_of(by_hand).await.last_heartbeat_at));
+    assert!(heard > Some(now), "its own sign counts");
+}
+
+pub(super) async fn a_batch_of_large_signs_is_kept_whole(t: &Fixture) {
+    const LARGE: usize = 1 << 20;
+    let replica = t.replica().await;
+    t.accept_many(20).await;
+    let mut claimed = t.take(replica, 20).await;
+    claimed.reverse();
+    t.end(success(&claimed[7])).await;
+    let text = |place: usize| Json::of(&format!("{place}{}", "x".repeat(LARGE)));
+    let large = |(place, claimed)| Sign { checkpoint: Some(text(place)), ..sign(claimed, Some("1"), None) };
+    let answers = t.sign(claimed.iter().enumerate().map(large).collect()).await.expect("sign");
+    for (place, claimed) in claimed.iter().enumerate() {
+        let (answer, kept) = if place == 7 { (Signed::Fenced, None) } else { (HEARD, Some(text(place))) };
+        assert_eq!(answers[place], answer, "place {place}");
+        assert!(t.look(claimed.lease.run_id).await.checkpoint == kept, "place {place}");
+    }
 }
 
 async fn told(t: &Fixture, sign: Sign) -> Signed {

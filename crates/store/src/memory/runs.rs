@@ -261,6 +261,12 @@ impl Runs for Memory {
         Ok(self.lock().run(id))
     }
 
+    async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>> {
+        let state = self.lock();
+        let over = |id: &RunId| state.done.contains_key(id) || !state.runs.contains_key(id);
+        Ok(runs.into_iter().filter(over).collect())
+    }
+
     async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
         let state = self.lock();
         let older = state.runs.iter().rev().filter(|(id, _)| filter.before.is_none_or(|before| **id < before));

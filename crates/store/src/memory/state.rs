@@ -1,3 +1,4 @@
+use crate::last_heartbeat;
 use everbeat_model::run::Spec;
 use everbeat_model::{
     Attempt, Event, Json, Lease, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token, Verdict,
@@ -115,7 +116,7 @@ impl State {
             run.attempt = held.lease.attempt;
             run.started_at = Some(held.lease.granted_at);
             run.replica_id = Some(held.lease.replica_id);
-            run.last_heartbeat_at = Some(beat.map_or(held.last_heartbeat_at, |beat| beat.max(held.last_heartbeat_at)));
+            run.last_heartbeat_at = Some(last_heartbeat(&row.spec.policy, held.last_heartbeat_at, beat));
             run.cancel_requested_at = held.cancel_requested_at;
         } else if let Some(done) = self.done.get(&id) {
             run.state = done.state;

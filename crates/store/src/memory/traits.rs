@@ -1,8 +1,8 @@
 use super::Memory;
 use crate::audit::VIOLATION_LIMIT;
 use crate::{
-    Audit, Audits, EventPage, Events, Joined, Queues, Renewal, Replicas, Result, Sweeps, Tasks, VerdictFilter,
-    Verdicts, Violation, WakeSignal, Wakes,
+    Audit, Audits, EventPage, Events, Joined, Queues, Renewal, Replicas, Result, Sweeps, TRIM_LIMIT, Tasks,
+    VerdictFilter, Verdicts, Violation, WakeSignal, Wakes,
 };
 use async_trait::async_trait;
 use everbeat_model::event::{PER_BATCH, line};
@@ -235,10 +235,10 @@ impl Events for Memory {
 
     async fn trim_events(&self, keep: u64) -> Result<usize> {
         let mut state = self.lock();
-        let before = state.events.len();
-        let oldest = state.last_batch.saturating_sub(keep);
-        state.events.retain(|batch, _| *batch > oldest);
-        Ok(before - state.events.len())
+        let newest_old = state.last_batch.saturating_sub(keep);
+        let old: Vec<u64> = state.events.range(..=newest_old).take(TRIM_LIMIT).map(|(batch, _)| *batch).collect();
+        old.iter().for_each(|batch| _ = state.events.remove(batch));
+        Ok(old.len())
     }
 }
 

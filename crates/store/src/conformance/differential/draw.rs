@@ -1,6 +1,7 @@
 use super::op::{Move, Op, Proof, Secret, Signal};
 use super::rng::Rng;
 use crate::{Claim, Enqueue, Idempotency, RunFilter, VerdictFilter};
+use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -67,6 +68,7 @@ impl World {
             (3, |w| Op::Pause(w.rng.pick(&QUEUES).to_string(), w.rng.percent(40))),
             (1, |w| Op::Offer(w.some(3, |w| w.rng.pick(&TASKS).to_string()).into_iter().collect::<BTreeSet<_>>())),
             (2, |w| Op::Record(w.some(2, |w| w.verdict(None)))),
+            (2, |w| Op::Finished(w.some(8, World::run))),
             (3, |w| w.list_runs()),
             (2, |w| w.list_verdicts()),
             (2, |w| Op::LeaseIndex(w.replica(), w.rng.percent(50).then(|| w.run()), w.rng.below(5))),
@@ -133,13 +135,14 @@ impl World {
 
     fn new_run(&mut self) -> NewRun {
         let max_attempts = 1 + self.rng.small(3);
+        let heartbeat = self.rng.pick(&[HeartbeatMode::Auto, HeartbeatMode::Auto, HeartbeatMode::Manual]);
         let spec = Spec {
             kind: self.rng.pick(&Kind::ALL),
             task: self.rng.pick(&TASKS).to_string(),
             queue: self.rng.pick(&QUEUES).to_string(),
             priority: self.rng.pick(&[-1, 0, 0, 0, 5]),
             input: self.text(),
-            policy: Arc::new(Policy { max_attempts, ..Policy::BASELINE }),
+            policy: Arc::new(Policy { heartbeat, max_attempts, ..Policy::BASELINE }),
             unique_key: self.rng.percent(35).then(|| format!("key '{}'", self.rng.below(4))),
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);

@@ -26,6 +26,7 @@ pub(super) enum Op {
     Pause(String, bool),
     Offer(BTreeSet<String>),
     Record(Vec<Verdict>),
+    Finished(Vec<RunId>),
     Runs(RunFilter),
     Verdicts(VerdictFilter),
     LeaseIndex(ReplicaId, Option<RunId>, usize),

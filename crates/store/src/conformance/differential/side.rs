@@ -85,6 +85,7 @@ impl Side {
             Op::Pause(queue, paused) => say(store.pause(&queue, paused).await),
             Op::Offer(tasks) => say(store.offer(&tasks).await),
             Op::Record(verdicts) => say(store.record(verdicts).await),
+            Op::Finished(runs) => say(store.finished(runs).await),
             Op::Runs(filter) => {
                 let runs = store.runs(filter).await.expect("runs");
                 runs.into_iter().map(|run| view.run(run)).collect()

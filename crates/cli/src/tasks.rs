@@ -1,0 +1,19 @@
+use crate::jq::Jq;
+use everbeat_engine::{Settings, Tasks};
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
+/// The tasks that a server performs by itself.
+pub(crate) fn tasks() -> Tasks {
+    let mut tasks = everbeat::tasks();
+    tasks.add(JQ, Jq);
+    tasks
+}
+
+const JQ: &str = "jq";
+
+/// Each evaluation may take much memory and a whole core: unless the configuration says otherwise, no
+/// more of them at once than there are cores. The others wait in the store.
+pub(crate) fn limit(settings: &mut Settings) {
+    settings.tasks.entry(JQ.to_string()).or_insert_with(|| available_parallelism().map_or(1, NonZero::get));
+}

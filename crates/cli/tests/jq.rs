@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// It computes for years, in little memory.
 const ENDLESS: &str = "last(range(1e15))";
-const SECONDS: Duration = Duration::from_secs(5);
+/// Well below the processor time that a program has: whatever ends within it was ended.
+const SOON: Duration = Duration::from_secs(15);
 
 fn start() -> Server {
     Server::start(Options::default())
@@ -39,7 +40,7 @@ fn stat(pid: u32) -> Option<(char, u32)> {
 }
 
 fn until_evaluating(server: &Server) -> u32 {
-    until(SECONDS, "a child that evaluates", || {
+    until(SOON, "a child that evaluates", || {
         let child = children(server.pid()).into_iter().next()?;
         fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?.contains("jq-evaluate").then_some(child)
     })
@@ -47,7 +48,7 @@ fn until_evaluating(server: &Server) -> u32 {
 
 /// No child is left, not even a dead one, and the server works.
 fn assert_unharmed(server: &Server) {
-    until(SECONDS, "the end of every child", || children(server.pid()).is_empty().then_some(()));
+    until(SOON, "the end of every child", || children(server.pid()).is_empty().then_some(()));
     let run = server.wait(&server.submit("echo", json!("still here"), json!({})));
     assert_eq!((&run["state"], &run["result"]), (&json!("succeeded"), &json!("still here")));
 }
@@ -77,9 +78,9 @@ fn a_hostile_program_ends_its_own_process_only() {
         ("def f: 1+f; f".to_string(), "overflowed its stack"),
         ("[range(1e10)] | length".to_string(), "more than 512 MiB of memory"),
         ("reduce range(40) as $_ (\"x\"; . + .) | length".to_string(), "more than 512 MiB of memory"),
-        ("reduce range(1e7) as $_ (null; [.])".to_string(), ""),
+        ("reduce range(1e7) as $_ (null; [.])".to_string(), "more than 512 MiB of memory"),
         (format!("{}1", "[".repeat(1_000_000)), "overflowed its stack"),
-        ("\"x\" * 5e6".to_string(), "more than 4 MiB"),
+        ("\"x\" * 5000000".to_string(), "more than 4 MiB"),
         ("repeat(1)".to_string(), "too many outputs"),
     ] {
         let run = server.wait(&submit(&server, &program));
@@ -134,5 +135,5 @@ fn a_killed_server_takes_its_evaluations_along() {
     let child = until_evaluating(&server);
     server.kill9();
     // Whoever inherits it may be slow to bury it.
-    until(SECONDS, "the end of the orphan", || stat(child).is_none_or(|(state, _)| state == 'Z').then_some(()));
+    until(SOON, "the end of the orphan", || stat(child).is_none_or(|(state, _)| state == 'Z').then_some(()));
 }

@@ -50,7 +50,7 @@ fn evaluate(program: &str, input: &Json) -> Result<Json, String> {
     let filter = Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
         let names: Vec<String> =
             errors.iter().flat_map(|(_, errors)| errors.iter().map(|(name, _)| name.to_string())).collect();
-        refuse(&format!("uses what is not defined: {}", names.join(", ")))
+        refuse(&format!("uses what is not defined: {}", shortened(&names.join(", "))))
     })?;
     let input = read::parse_single(input.as_str().as_bytes())
         .map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;

@@ -36,9 +36,11 @@ pub(super) async fn lease_index(
     after: Option<RunId>,
     most: usize,
 ) -> Result<Vec<Shown>> {
+    // A bound that is always there is one that the key's index can begin at, whoever made the plan.
     let sql = "select run_id, attempt, token from lease \
-               where replica_id = $1 and ($2::uuid is null or run_id > $2) order by run_id limit $3";
-    let rows = link.query(sql, &[&replica.0, &after.map(|after| after.0), &limit(most)]).await?;
+               where replica_id = $1 and run_id > $2 order by run_id limit $3";
+    let after = after.map_or(Uuid::nil(), |after| after.0);
+    let rows = link.query(sql, &[&replica.0, &after, &limit(most)]).await?;
     Ok(rows.iter().map(shown).collect())
 }
 

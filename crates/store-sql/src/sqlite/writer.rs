@@ -170,6 +170,7 @@ fn commit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use std::future::Future;
     use std::sync::mpsc as std_mpsc;
 
@@ -190,7 +191,7 @@ mod tests {
             busy.await.expect("the writer runs");
             let all = futures_util::future::join_all(writes);
             let mut all = std::pin::pin!(all);
-            assert!(futures_util::poll!(&mut all).is_pending(), "all are queued");
+            assert!(all.as_mut().now_or_never().is_none(), "all are queued");
             drop(release);
             all.await
         };

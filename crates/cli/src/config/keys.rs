@@ -296,8 +296,10 @@ pub(crate) const QUEUE_FIELDS: &[Field] = &[
     Field { name: "rate", help: "Most starts per second." },
 ];
 
-pub(crate) const TASK_FIELDS: &[Field] =
-    &[Field { name: "name", help: "The task." }, Field { name: "concurrency", help: "Most runs of it at once." }];
+pub(crate) const TASK_FIELDS: &[Field] = &[
+    Field { name: "name", help: "The task." },
+    Field { name: "concurrency", help: "Most runs of it at once. Of `jq`, unless given, as many as there are cores." },
+];
 
 pub(crate) const TOKEN_FIELDS: &[Field] = &[
     Field { name: "name", help: "Shown in logs in place of the token." },

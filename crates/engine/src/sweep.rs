@@ -4,7 +4,7 @@ use crate::life::{Life, Phase, Turn};
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Ending, Hole, Json, Outcome, ReplicaId, RunId, Settled, Settlement, Token, Verdict, VerdictId};
-use everbeat_store::{Error as StoreError, Held, VerdictFilter, Which};
+use everbeat_store::{Error as StoreError, Held, VerdictFilter, Which, last_heartbeat};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -137,13 +137,14 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
     };
     let mut shown = held.lease.shown();
     shown.rescue = true;
+    let owner_beat = held.owner.as_ref().map(|owner| owner.last_heartbeat_at);
     Settlement {
         shown,
         spec: held.spec.clone(),
         ending,
         next,
         standing,
-        last_heartbeat_at: held.owner.as_ref().map(|owner| owner.last_heartbeat_at.max(held.last_heartbeat_at)),
+        last_heartbeat_at: Some(last_heartbeat(&held.spec.policy, held.last_heartbeat_at, owner_beat)),
         verdict: Some(verdict),
     }
 }

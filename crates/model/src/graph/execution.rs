@@ -92,7 +92,8 @@ pub(super) struct Standing<'a> {
 
 impl Values for Standing<'_> {
     fn provided(&self, node: &str) -> Option<&Value> {
-        let fired = self.computed_with.contains_key(node) && self.now.graph.node(node).is_some_and(|node| node.kind.is_tick());
+        let fired =
+            self.computed_with.contains_key(node) && self.now.graph.node(node).is_some_and(|node| node.kind.is_tick());
         if fired { self.now.execution.cell(node).map(|cell| &cell.value) } else { self.now.provided(node) }
     }
 }

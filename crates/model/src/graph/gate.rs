@@ -55,7 +55,9 @@ impl Gate {
             Gate::Provided(node) => values.provided(node).is_some(),
             Gate::IsTrue(node) => values.provided(node) == Some(&Value::Bool(true)),
             Gate::IsFalse(node) => values.provided(node) == Some(&Value::Bool(false)),
-            Gate::Compare(comparison, node, with) => values.provided(node).is_some_and(|value| comparison.holds(value, with)),
+            Gate::Compare(comparison, node, with) => {
+                values.provided(node).is_some_and(|value| comparison.holds(value, with))
+            }
         }
     }
 
@@ -79,7 +81,11 @@ impl Gate {
             Gate::All(gates) => gates.iter().flat_map(|gate| gate.missing(values)).collect(),
             Gate::Any(gates) => {
                 let either: Vec<String> = gates.iter().map(|gate| gate.missing(values).join(" and ")).collect();
-                vec![if either.is_empty() { "nothing can open it".to_string() } else { format!("either {}", either.join(", or ")) }]
+                vec![if either.is_empty() {
+                    "nothing can open it".to_string()
+                } else {
+                    format!("either {}", either.join(", or "))
+                }]
             }
             other => vec![other.describe()],
         }
@@ -108,10 +114,13 @@ impl Gate {
         let list = |gates: &[Gate]| Value::Array(gates.iter().map(Gate::to_value).collect());
         match self {
             Gate::All(gates) => {
-                let names: Option<Vec<Value>> = gates.iter().map(|gate| match gate {
-                    Gate::Provided(node) => Some(Value::from(node.as_str())),
-                    _ => None,
-                }).collect();
+                let names: Option<Vec<Value>> = gates
+                    .iter()
+                    .map(|gate| match gate {
+                        Gate::Provided(node) => Some(Value::from(node.as_str())),
+                        _ => None,
+                    })
+                    .collect();
                 names.map_or_else(|| serde_json::json!({ "and": list(gates) }), Value::Array)
             }
             Gate::Any(gates) => serde_json::json!({ "or": list(gates) }),
@@ -133,7 +142,8 @@ fn parse(value: &Value, depth: usize) -> Result<Gate, Invalid> {
         Value::Array(items) => items.iter().map(|item| parse(item, depth + 1)).collect::<Result<Vec<_>, _>>(),
         _ => Err(refuse("needs a list")),
     };
-    let name = |value: &Value| value.as_str().map(ToString::to_string).ok_or_else(|| refuse("needs the name of a node"));
+    let name =
+        |value: &Value| value.as_str().map(ToString::to_string).ok_or_else(|| refuse("needs the name of a node"));
     match value {
         Value::String(node) => Ok(Gate::Provided(node.clone())),
         Value::Array(_) => Ok(Gate::All(gates(value)?)),

@@ -65,12 +65,20 @@ impl Graph {
         let singleton = match fields.get("singleton") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(singleton)) => *singleton,
-            Some(other) => return Err(Invalid::new("singleton", other, "is neither true nor false", "use true or false")),
+            Some(other) => {
+                return Err(Invalid::new("singleton", other, "is neither true nor false", "use true or false"));
+            }
         };
-        let on_save = fields.get("on_save").filter(|task| !task.is_null()).map(|task| text("on_save", Some(task))).transpose()?;
+        let on_save =
+            fields.get("on_save").filter(|task| !task.is_null()).map(|task| text("on_save", Some(task))).transpose()?;
         let Some(Value::Array(items)) = fields.get("nodes") else {
             let given = fields.get("nodes").cloned().unwrap_or_default();
-            return Err(Invalid::new("nodes", given, "is not a list", "list the nodes: [{\"name\": \"a\", \"kind\": \"input\"}]"));
+            return Err(Invalid::new(
+                "nodes",
+                given,
+                "is not a list",
+                "list the nodes: [{\"name\": \"a\", \"kind\": \"input\"}]",
+            ));
         };
         if items.len() > MOST_NODES {
             return Err(Invalid::new("nodes", items.len(), "are too many", format!("use at most {MOST_NODES} nodes")));
@@ -141,7 +149,9 @@ impl Node {
         let task = present("task").map(|task| text("task", Some(task))).transpose()?;
         let mutates = match present("mutates") {
             None => Vec::new(),
-            Some(Value::Array(items)) => items.iter().map(|item| text("mutates", Some(item))).collect::<Result<_, _>>()?,
+            Some(Value::Array(items)) => {
+                items.iter().map(|item| text("mutates", Some(item))).collect::<Result<_, _>>()?
+            }
             given => vec![text("mutates", given)?],
         };
         let options = NodeOptions::parse(present("options"))?;

@@ -35,24 +35,32 @@ impl NodeOptions {
         let fields = match value {
             None | Some(Value::Null) => return Ok(NodeOptions::default()),
             Some(Value::Object(fields)) => fields,
-            Some(other) => return Err(Invalid::new("options", other, "is not an object", "write it like {\"max_attempts\": 5}")),
+            Some(other) => {
+                return Err(Invalid::new("options", other, "is not an object", "write it like {\"max_attempts\": 5}"));
+            }
         };
         let mut options = NodeOptions::default();
         for (name, value) in fields {
             let within = |error: Invalid| error.within(&format!("options.{name}"));
             let count = |most: u64| {
                 let hint = format!("use a whole number from 1 to {most}");
-                value.as_u64().filter(|n| (1..=most).contains(n)).ok_or_else(|| within(Invalid::new("", value, "is out of range", hint)))
+                value
+                    .as_u64()
+                    .filter(|n| (1..=most).contains(n))
+                    .ok_or_else(|| within(Invalid::new("", value, "is out of range", hint)))
             };
             match name.as_str() {
                 "max_entries" if value.is_null() || value == "none" => options.max_entries = Some(None),
-                "max_entries" => options.max_entries = Some(Some(usize::try_from(count(MOST_ENTRIES)?).unwrap_or(usize::MAX))),
+                "max_entries" => {
+                    options.max_entries = Some(Some(usize::try_from(count(MOST_ENTRIES)?).unwrap_or(usize::MAX)))
+                }
                 "max_iterations" => options.max_iterations = u32::try_from(count(MOST_ITERATIONS)?).ok(),
                 "keep_latest" => options.keep_latest = usize::try_from(count(MOST_ENTRIES)?).ok(),
                 "update_revision_on_change" => {
                     let hint = "use true or false";
-                    options.update_revision_on_change =
-                        value.as_bool().ok_or_else(|| within(Invalid::new("", value, "is neither true nor false", hint)))?;
+                    options.update_revision_on_change = value
+                        .as_bool()
+                        .ok_or_else(|| within(Invalid::new("", value, "is neither true nor false", hint)))?;
                 }
                 "fallback" => options.fallback = Some(value.clone()),
                 "on_save" => {

@@ -26,7 +26,9 @@ pub(super) fn validate(graph: &Graph) -> Result<(), Invalid> {
 /// What each kind needs, and what it must not have.
 fn shape(node: &Node) -> Result<(), Invalid> {
     let kind = node.kind.as_str();
-    let lacks = |field: &str, hint: &str| Err(Invalid::new(field, "nothing", format!("is missing: a {kind} node needs it"), hint));
+    let lacks = |field: &str, hint: &str| {
+        Err(Invalid::new(field, "nothing", format!("is missing: a {kind} node needs it"), hint))
+    };
     let surplus = |field: &str, value: String| {
         Err(Invalid::new(field, value, format!("is not for a {kind} node"), "leave it out, or choose another kind"))
     };
@@ -40,7 +42,9 @@ fn shape(node: &Node) -> Result<(), Invalid> {
     match node.kind {
         NodeKind::Input if gated => return surplus("gate", node.gate.describe()),
         NodeKind::Input | NodeKind::TickOnce | NodeKind::TickRecurring => {}
-        _ if node.gate.upstreams().is_empty() => return lacks("gate", "name what it depends on: \"gate\": [\"a\", \"b\"]"),
+        _ if node.gate.upstreams().is_empty() => {
+            return lacks("gate", "name what it depends on: \"gate\": [\"a\", \"b\"]");
+        }
         _ => {}
     }
     match (node.kind == NodeKind::Mutate, node.mutates.is_empty()) {
@@ -56,7 +60,9 @@ fn shape(node: &Node) -> Result<(), Invalid> {
         return surplus("options.update_revision_on_change", "true".to_string());
     }
     match (node.kind == NodeKind::Loop, options.max_iterations) {
-        (true, None) => lacks("options.max_iterations", "a loop must have an end: \"options\": {\"max_iterations\": 10}"),
+        (true, None) => {
+            lacks("options.max_iterations", "a loop must have an end: \"options\": {\"max_iterations\": 10}")
+        }
         (false, Some(iterations)) => surplus("options.max_iterations", iterations.to_string()),
         _ => Ok(()),
     }
@@ -77,7 +83,8 @@ fn references(graph: &Graph, node: &Node) -> Result<(), Invalid> {
     for target in &node.mutates {
         let Some(target) = graph.node(target) else { return Err(unknown("mutates", target)) };
         if node.options.update_revision_on_change && upstream_of(graph, node, &target.name) {
-            let hint = "it would set itself off for ever: leave the option out, or mutate a node that it does not depend on";
+            let hint =
+                "it would set itself off for ever: leave the option out, or mutate a node that it does not depend on";
             let problem = "is upstream of the node that mutates it with update_revision_on_change";
             return Err(Invalid::new("mutates", format!("{:?}", target.name), problem, hint));
         }

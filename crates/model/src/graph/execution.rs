@@ -1,5 +1,4 @@
 use super::gate::Values;
-use super::kind::NodeKind;
 use super::node::Graph;
 use crate::id::RunId;
 use crate::time::StoreTime;
@@ -107,12 +106,5 @@ pub(super) fn due_at(value: &Value) -> Option<StoreTime> {
         }
         Value::String(text) => StoreTime::parse(text).ok(),
         _ => None,
-    }
-}
-
-impl NodeKind {
-    /// Whether its value comes from a computation that something downstream has to wait for.
-    pub(super) fn is_computed(self) -> bool {
-        self.has_task()
     }
 }

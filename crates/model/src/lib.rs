@@ -6,6 +6,7 @@
 pub mod attempt;
 pub mod error;
 pub mod event;
+pub mod graph;
 pub mod hole;
 pub mod id;
 pub mod json;

@@ -1,0 +1,137 @@
+use super::gate::Gate;
+use super::kind::NodeKind;
+use super::node::{Graph, Node};
+use crate::error::{Invalid, nearest};
+use crate::run::check_name;
+use std::collections::BTreeSet;
+
+/// Every rule that binds the nodes of a graph to each other. Each complaint names the node.
+pub(super) fn validate(graph: &Graph) -> Result<(), Invalid> {
+    if graph.nodes().is_empty() {
+        return Err(Invalid::new("nodes", "[]", "is empty", "define at least one node"));
+    }
+    let mut seen = BTreeSet::new();
+    for node in graph.nodes() {
+        check_name("name", &node.name).map_err(|error| error.within(&node.name))?;
+        if !seen.insert(node.name.as_str()) {
+            let hint = "give every node a name of its own";
+            return Err(Invalid::new(&node.name, format!("{:?}", node.name), "is defined twice", hint));
+        }
+        shape(node).map_err(|error| error.within(&node.name))?;
+        references(graph, node).map_err(|error| error.within(&node.name))?;
+    }
+    acyclic(graph)
+}
+
+/// What each kind needs, and what it must not have.
+fn shape(node: &Node) -> Result<(), Invalid> {
+    let kind = node.kind.as_str();
+    let lacks = |field: &str, hint: &str| {
+        Err(Invalid::new(field, "nothing", format!("is missing: a {kind} node needs it"), hint))
+    };
+    let surplus = |field: &str, value: String| {
+        Err(Invalid::new(field, value, format!("is not for a {kind} node"), "leave it out, or choose another kind"))
+    };
+    match (&node.task, node.kind.has_task()) {
+        (None, true) => return lacks("task", "name the task that computes it"),
+        (Some(task), false) => return surplus("task", task.clone()),
+        (Some(task), true) => check_name("task", task)?,
+        (None, false) => {}
+    }
+    let gated = node.gate != Gate::open();
+    match node.kind {
+        NodeKind::Input if gated => return surplus("gate", node.gate.describe()),
+        NodeKind::Input | NodeKind::TickOnce | NodeKind::TickRecurring => {}
+        _ if node.gate.upstreams().is_empty() => {
+            return lacks("gate", "name what it depends on: \"gate\": [\"a\", \"b\"]");
+        }
+        _ => {}
+    }
+    match (node.kind == NodeKind::Mutate, node.mutates.is_empty()) {
+        (true, true) => return lacks("mutates", "name the node whose value it writes"),
+        (false, false) => return surplus("mutates", node.mutates.join(", ")),
+        _ => {}
+    }
+    let options = &node.options;
+    if options.max_entries.is_some() && node.kind != NodeKind::Historian {
+        return surplus("options.max_entries", format!("{:?}", options.max_entries));
+    }
+    if options.update_revision_on_change && node.kind != NodeKind::Mutate {
+        return surplus("options.update_revision_on_change", "true".to_string());
+    }
+    match (node.kind == NodeKind::Loop, options.max_iterations) {
+        (true, None) => {
+            lacks("options.max_iterations", "a loop must have an end: \"options\": {\"max_iterations\": 10}")
+        }
+        (false, Some(iterations)) => surplus("options.max_iterations", iterations.to_string()),
+        _ => Ok(()),
+    }
+}
+
+fn references(graph: &Graph, node: &Node) -> Result<(), Invalid> {
+    let names: Vec<&str> = graph.nodes().iter().map(|node| node.name.as_str()).collect();
+    let unknown = |field: &str, name: &str| {
+        let hint = match nearest(name, names.iter().copied()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("define a node {name:?}, or correct the name"),
+        };
+        Invalid::new(field, format!("{name:?}"), "is not a node of the graph", hint)
+    };
+    if let Some(upstream) = node.gate.upstreams().into_iter().find(|name| graph.node(name).is_none()) {
+        return Err(unknown("gate", upstream));
+    }
+    for target in &node.mutates {
+        let Some(target) = graph.node(target) else { return Err(unknown("mutates", target)) };
+        if node.options.update_revision_on_change && upstream_of(graph, node, &target.name) {
+            let hint =
+                "it would set itself off for ever: leave the option out, or mutate a node that it does not depend on";
+            let problem = "is upstream of the node that mutates it with update_revision_on_change";
+            return Err(Invalid::new("mutates", format!("{:?}", target.name), problem, hint));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `name` is above `node`, however far.
+fn upstream_of(graph: &Graph, node: &Node, name: &str) -> bool {
+    let mut above: Vec<&str> = node.gate.upstreams().into_iter().collect();
+    let mut seen = BTreeSet::new();
+    while let Some(next) = above.pop() {
+        if next == name {
+            return true;
+        }
+        if seen.insert(next) {
+            above.extend(graph.node(next).into_iter().flat_map(|node| node.gate.upstreams()));
+        }
+    }
+    false
+}
+
+/// Depth-first, without recursion: a graph may be as deep as it has nodes.
+fn acyclic(graph: &Graph) -> Result<(), Invalid> {
+    let mut done: BTreeSet<&str> = BTreeSet::new();
+    for start in graph.nodes() {
+        let mut path: Vec<(&str, Vec<&str>)> = vec![(&start.name, start.gate.upstreams().into_iter().collect())];
+        while let Some((name, rest)) = path.last_mut() {
+            let name = *name;
+            match rest.pop() {
+                None => {
+                    done.insert(name);
+                    path.pop();
+                }
+                Some(next) if done.contains(next) => {}
+                Some(next) => {
+                    if let Some(begin) = path.iter().position(|(name, _)| *name == next) {
+                        let mut circle: Vec<&str> = path[begin..].iter().map(|(name, _)| *name).collect();
+                        circle.push(next);
+                        let hint = "let one of them depend on something else";
+                        return Err(Invalid::new(next, circle.join(" ← "), "depends on itself", hint));
+                    }
+                    let upstreams = graph.node(next).map(|node| node.gate.upstreams().into_iter().collect());
+                    path.push((next, upstreams.unwrap_or_default()));
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Server, pause, quick, until};
+use common::{Options, Server, pause, quick, until};
 use postgres::Postgres;
 use serde_json::json;
 use std::time::Duration;
@@ -134,5 +134,28 @@ fn a_replica_drained_by_another_leaves_and_its_process_ends() {
     let drained = second.cli(&["replica", "drain", &first.replica_id()]);
     assert!(drained.status.success(), "{drained:?}");
     assert_eq!(first.exit_code(THREE_SECONDS * 3), Some(0));
+    second.assert_sound();
+}
+
+#[test]
+fn a_restarted_server_takes_its_runs_back_by_its_kernel_lock_not_by_waiting() {
+    let postgres = Postgres::start();
+    // The usual timeout of a minute: waiting for it would take far longer than the bound below.
+    let options = Options::default().store(postgres.url());
+    let mut first = Server::start(options.clone());
+    let dead = first.replica_id();
+    let run = first.submit("sleep", json!({ "ms": 2000 }), json!({}));
+    first.until_state(&run, "running");
+    first.kill9();
+
+    let second = Server::start(options);
+    let moved = until(THREE_SECONDS * 3, "the run is back", || {
+        let found = second.get(&format!("/api/v1/runs/{run}"));
+        (found["attempt"] == 2 && found["state"] == "running").then_some(found)
+    });
+    assert_eq!(moved["replica_id"], second.replica_id().as_str());
+    let verdicts = second.get(&format!("/api/v1/verdicts?subject={dead}"));
+    assert_eq!(verdicts["items"][0]["reason"], "lock_released", "{verdicts}");
+    assert_eq!(second.wait(&run)["state"], "succeeded");
     second.assert_sound();
 }

@@ -56,7 +56,8 @@ fn work_that_must_stop_when_isolated_is_stopped_by_the_renew_deadline_and_retrie
     runs.iter().for_each(|run| servers[0].until_state(run, "running"));
 
     postgres.stop();
-    pause(OUTAGE);
+    // Three of these servers' timeouts.
+    pause(OUTAGE * 3);
     postgres.begin();
 
     for run in &runs {

@@ -53,7 +53,7 @@ impl Postgres {
         self.port
     }
 
-    /// Starts the server again.
+    /// Starts the server again. Without autovacuum: what it writes is not what these tests measure.
     pub(crate) fn begin(&self) {
         let options = format!(
             "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories={} -c autovacuum=off",

@@ -107,6 +107,8 @@ impl Engine {
             input: submit.input,
             policy,
             unique_key: submit.unique_key,
+            args: None,
+            parent: None,
         };
         Ok(NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at })
     }

@@ -42,6 +42,10 @@ id! {
     ReplicaId
 }
 id! {
+    /// Names an execution of a graph. Version 7, like a run's.
+    ExecutionId
+}
+id! {
     /// Names a verdict.
     VerdictId
 }

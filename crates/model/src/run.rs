@@ -1,5 +1,5 @@
 use crate::error::Invalid;
-use crate::id::{ReplicaId, RunId};
+use crate::id::{ExecutionId, ReplicaId, RunId};
 use crate::json::Json;
 use crate::lease::Lease;
 use crate::policy::Policy;
@@ -39,8 +39,18 @@ pub struct Spec {
     /// Higher is claimed first.
     pub priority: i16,
     pub input: Json,
+    /// What the definition of its node says besides the input.
+    pub args: Option<Json>,
     pub policy: Arc<Policy>,
     pub unique_key: Option<String>,
+    pub parent: Option<Parent>,
+}
+
+/// What a run computes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Parent {
+    pub execution: ExecutionId,
+    pub node: String,
 }
 
 /// A run to be enqueued.

@@ -3,7 +3,8 @@
 
 /// A run put together from the four tables; `r` is its row.
 pub(crate) const RUN_COLUMNS: &str = "\
-  r.id, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.created_at, \
+  r.id, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, \
+  r.created_at, \
   coalesce(c.run_at, r.run_at), \
   case when l.run_id is not null then 'running' when d.run_id is not null then d.state \
     when q.run_id is null and c.run_id is not null then 'scheduled' else 'ready' end, \
@@ -34,7 +35,8 @@ pub(crate) const REPLICA_COLUMNS: &str = "\
 /// be missing.
 pub(crate) const HELD_COLUMNS: &str = "\
   l.run_id, l.replica_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, l.last_heartbeat_at, \
-  l.cancel_requested_at, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key";
+  l.cancel_requested_at, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, \
+  r.execution_id, r.node";
 
 pub(crate) const VERDICT_COLUMNS: &str =
     "id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, run_id, attempt, followed_by";

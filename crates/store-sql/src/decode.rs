@@ -5,8 +5,8 @@ use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::{Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Attempt, Json, Lease, Outcome, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token,
-    Verdict, VerdictId,
+    Attempt, ExecutionId, Json, Lease, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing,
+    StoreTime, Token, Verdict, VerdictId,
 };
 use everbeat_store::{Error, Held, Result, Violation, last_heartbeat};
 use std::fmt::Display;
@@ -44,6 +44,9 @@ pub(crate) struct SpecCells {
     pub(crate) input: String,
     pub(crate) policy: String,
     pub(crate) unique_key: Option<String>,
+    pub(crate) args: Option<String>,
+    pub(crate) execution_id: Option<Uuid>,
+    pub(crate) node: Option<String>,
 }
 
 impl SpecCells {
@@ -56,6 +59,8 @@ impl SpecCells {
             priority: self.priority,
             input: Json::stored(self.input),
             unique_key: self.unique_key,
+            args: self.args.map(Json::stored),
+            parent: self.execution_id.zip(self.node).map(|(id, node)| Parent { execution: ExecutionId(id), node }),
         }))
     }
 }

@@ -88,6 +88,8 @@ fn drafts(at: StoreTime, runs: usize) -> Vec<NewRun> {
         input: Json::null(),
         policy: Arc::new(Policy::BASELINE),
         unique_key: None,
+        args: None,
+        parent: None,
     });
     let ids = id::Sequence::default();
     let next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));

@@ -11,7 +11,7 @@ pub trait Audits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
     /// How many of each thing were looked at: `runs`, `scheduled`, `ready`, `running`, `succeeded`,
-    /// `failed`, `cancelled`, `leases`, `replicas`, `attempts`.
+    /// `failed`, `cancelled`, `leases`, `replicas`, `attempts`, `executions`, `computing`.
     pub checked: BTreeMap<String, u64>,
     pub violations: Vec<Violation>,
 }

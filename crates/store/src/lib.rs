@@ -10,6 +10,8 @@ pub mod memory;
 mod audit;
 mod error;
 mod events;
+mod executions;
+mod graphs;
 mod queues;
 mod replicas;
 mod runs;
@@ -20,6 +22,11 @@ mod wakes;
 pub use audit::{Audit, Audits, Violation};
 pub use error::{Class, Error};
 pub use events::{EventPage, Events, TRIM_LIMIT};
+pub use executions::{
+    Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach, Remembered,
+    Start, Started, Stored, cuts, events, not_alone, superseded,
+};
+pub use graphs::{Applied, Definition, Graphs};
 pub use memory::Memory;
 pub use queues::Queues;
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
@@ -37,12 +44,38 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that a store does.
 pub trait Store:
-    Runs + Replicas + Sweeps + Queues + Tasks + Verdicts + Events + Audits + Wakes + Send + Sync + 'static
+    Runs
+    + Graphs
+    + Executions
+    + Replicas
+    + Sweeps
+    + Queues
+    + Tasks
+    + Verdicts
+    + Events
+    + Audits
+    + Wakes
+    + Send
+    + Sync
+    + 'static
 {
 }
 
 impl<T> Store for T where
-    T: Runs + Replicas + Sweeps + Queues + Tasks + Verdicts + Events + Audits + Wakes + Send + Sync + 'static
+    T: Runs
+        + Graphs
+        + Executions
+        + Replicas
+        + Sweeps
+        + Queues
+        + Tasks
+        + Verdicts
+        + Events
+        + Audits
+        + Wakes
+        + Send
+        + Sync
+        + 'static
 {
 }
 

@@ -1,22 +1,25 @@
 //! What a change in an execution leads to, decided over a snapshot.
 //!
-//! | command             | first                                     | then, to a fixed point                     |
-//! |---------------------|-------------------------------------------|--------------------------------------------|
-//! | set, unset          | changed values get the next revision      | clear what lost its gate; histories grow;  |
+//! | command             | first                                      | then, to a fixed point                     |
+//! |---------------------|--------------------------------------------|--------------------------------------------|
+//! | set, unset          | changed values get the next revision       | clear what lost its gate; histories grow;  |
 //! | computed            | its value, unless it is the same as before | archive; start what is open and stale;     |
-//! | failed              | the node failed, until something changes  | stop what runs on what is no longer so     |
-//! | due                 | nothing: time itself has passed           |                                            |
-//! | archive, unarchive  | the mark                                  | an archived execution starts nothing       |
-//! | retry, abandon      | the last computation is forgotten, failed |                                            |
+//! | failed              | the node failed, until something changes   | stop what runs on what is no longer so     |
+//! | archive, unarchive  | the mark                                   | an archived execution starts nothing       |
+//! | retry, abandon      | the last computation is forgotten, failed  |                                            |
+//! | none at all         | time itself has passed                     |                                            |
+//!
+//! Commands that arrive together are applied one after the other, each with a revision of its own;
+//! what they start and stop is decided once, at the end.
 
-use super::execution::{Cell, Computation, Execution, Now, Standing, Status, due_at};
+use super::execution::{Cell, Computation, Execution, Now, Status};
 use super::gate::{Gate, equal};
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
-use super::options::DEFAULT_ENTRIES;
 use crate::id::RunId;
+use crate::json::Json;
 use crate::time::StoreTime;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What happened, or is asked for.
@@ -38,8 +41,6 @@ pub enum Command {
         run: RunId,
         error: String,
     },
-    /// Time has passed.
-    Due,
     Archive,
     Unarchive,
     Retry(String),
@@ -50,13 +51,44 @@ pub enum Command {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     pub execution: Execution,
-    /// Values that were set (with their new content) or cleared (none), in this order.
-    pub changed: Vec<(String, Option<Cell>)>,
+    /// The execution's revision after each command, in the order given.
+    pub revisions: Vec<u64>,
+    /// Values that were set or cleared, in this order; a node may be among them more than once.
+    pub changed: Vec<Change>,
+    /// Nodes whose computation is another than before, or was removed.
+    pub computations: BTreeSet<String>,
+    /// Nodes whose computation failed for good just now, with the reason.
+    pub failed: Vec<(String, String)>,
     pub start: Vec<Start>,
-    /// Runs on inputs that are no longer so: their leases are fenced.
+    /// Runs on inputs that are no longer so: whatever they still report is ignored.
     pub stop: Vec<RunId>,
     /// The moments at which somebody should look again.
     pub ticks: Ticks,
+    /// It was archived, or brought back.
+    pub archived: bool,
+}
+
+impl Changes {
+    /// Whether there is nothing to write, apart from when to look again.
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+            && self.computations.is_empty()
+            && self.start.is_empty()
+            && self.stop.is_empty()
+            && !self.archived
+    }
+}
+
+/// One value that changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub node: String,
+    /// Its new content; none if it was cleared.
+    pub cell: Option<Cell>,
+    /// The execution's revision with it.
+    pub revision: u64,
+    /// The run whose result it is.
+    pub run: Option<RunId>,
 }
 
 /// When each armed tick is due.
@@ -68,35 +100,47 @@ pub struct Start {
     pub node: String,
     pub run: RunId,
     /// `{node: value}` of everything that is set.
-    pub input: Value,
+    pub input: Json,
 }
 
 /// Decides. `new_run` gives ids for the runs to be made; the same ones for the same snapshot are not
 /// needed, since only the decision that is committed counts.
 pub fn decide(
     graph: &Graph,
-    execution: &Execution,
-    command: Command,
+    execution: Execution,
+    commands: Vec<Command>,
     now: StoreTime,
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Changes {
-    let mut work = Work { graph, now, next: execution.clone(), bumped: false, changes: Changes::default() };
-    work.apply(command);
+    let archived_before = execution.archived_at;
+    let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes: Changes::default() };
+    for command in commands {
+        work.bumped = false;
+        work.apply(command);
+        work.come_to_rest();
+        work.changes.revisions.push(work.next.revision);
+    }
+    // Time, or a new version of the graph, may have changed what holds.
+    work.bumped = false;
     work.come_to_rest();
     if work.next.archived_at.is_none() {
         work.start_and_stop(new_run);
     }
     work.arm();
+    work.changes.archived = work.next.archived_at != archived_before;
     Changes { execution: work.next, ..work.changes }
 }
 
-struct Work<'a> {
-    graph: &'a Graph,
-    now: StoreTime,
-    next: Execution,
+/// A decision in the making.
+pub(super) struct Work<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) now: StoreTime,
+    pub(super) next: Execution,
     /// All changes of one command share one revision.
     bumped: bool,
-    changes: Changes,
+    /// What is set, as the input of runs; the same for all that one decision starts.
+    pub(super) input: Option<Json>,
+    pub(super) changes: Changes,
 }
 
 impl Work<'_> {
@@ -104,25 +148,19 @@ impl Work<'_> {
         match command {
             Command::Set { values, metadata } => {
                 for (node, value) in values {
-                    self.set(&node, value, metadata.clone(), true);
+                    self.set(&node, value, metadata.clone(), true, None);
                 }
             }
             Command::Unset(nodes) => nodes.iter().for_each(|node| self.clear(node)),
             Command::Computed { node, run, result } => self.computed(&node, run, result),
-            Command::Failed { node, run, error } => self.end(&node, run, Status::Failed(error)),
-            Command::Due => {}
+            Command::Failed { node, run, error } => self.fail(&node, run, error),
             Command::Archive => _ = self.next.archived_at.get_or_insert(self.now),
             Command::Unarchive => self.next.archived_at = None,
-            Command::Retry(node) => {
-                if let Some(state) = self.next.nodes.get_mut(&node) {
-                    self.changes.stop.extend(running(state.computation.as_ref()));
-                    state.computation = None;
-                }
-            }
+            Command::Retry(node) => self.forget(&node),
             Command::Abandon(node) => {
                 if let Some(run) = self.next.running(&node) {
                     self.changes.stop.push(run);
-                    self.end(&node, run, Status::Failed("abandoned on request".to_string()));
+                    self.fail(&node, run, "abandoned on request".to_string());
                 }
             }
         }
@@ -134,7 +172,7 @@ impl Work<'_> {
     }
 
     /// Sets a value; one that is the same as before changes nothing and wakes nobody.
-    fn set(&mut self, node: &str, value: Value, metadata: Option<Value>, bump: bool) {
+    pub(super) fn set(&mut self, node: &str, value: Value, metadata: Option<Value>, bump: bool, run: Option<RunId>) {
         let before = self.next.cell(node);
         if before.is_some_and(|cell| equal(&cell.value, &value)) {
             return;
@@ -143,10 +181,10 @@ impl Work<'_> {
         let revision = if bump { self.revision() } else { silent_revision };
         let cell = Cell { value, revision, set_at: self.now, metadata };
         self.next.nodes.entry(node.to_string()).or_default().cell = Some(cell.clone());
-        self.changes.changed.push((node.to_string(), Some(cell)));
+        self.changed(node, Some(cell), run);
     }
 
-    fn clear(&mut self, node: &str) {
+    pub(super) fn clear(&mut self, node: &str) {
         if self.next.cell(node).is_none() {
             return;
         }
@@ -154,15 +192,44 @@ impl Work<'_> {
         if let Some(state) = self.next.nodes.get_mut(node) {
             state.cell = None;
         }
-        self.changes.changed.push((node.to_string(), None));
+        self.changed(node, None, None);
+    }
+
+    fn changed(&mut self, node: &str, cell: Option<Cell>, run: Option<RunId>) {
+        let revision = self.next.revision;
+        self.changes.changed.push(Change { node: node.to_string(), cell, revision, run });
+    }
+
+    /// The node's computation, to be changed.
+    pub(super) fn computation(&mut self, node: &str) -> Option<&mut Computation> {
+        let computation = self.next.nodes.get_mut(node)?.computation.as_mut()?;
+        self.changes.computations.insert(node.to_string());
+        Some(computation)
+    }
+
+    /// Forgets the node's computation, and stops it if it runs.
+    pub(super) fn forget(&mut self, node: &str) {
+        self.changes.stop.extend(self.next.running(node));
+        if let Some(state) = self.next.nodes.get_mut(node)
+            && state.computation.take().is_some()
+        {
+            self.changes.computations.insert(node.to_string());
+        }
     }
 
     /// Ends the node's computation, if it is the one that `run` performs; a late one changes nothing.
     fn end(&mut self, node: &str, run: RunId, status: Status) {
         if self.next.running(node) == Some(run)
-            && let Some(computation) = self.next.nodes.get_mut(node).and_then(|state| state.computation.as_mut())
+            && let Some(computation) = self.computation(node)
         {
             computation.status = status;
+        }
+    }
+
+    fn fail(&mut self, node: &str, run: RunId, error: String) {
+        if self.next.running(node) == Some(run) {
+            self.changes.failed.push((node.to_string(), error.clone()));
+            self.end(node, run, Status::Failed(error));
         }
     }
 
@@ -175,278 +242,75 @@ impl Work<'_> {
             return self.end(name, run, Status::Done);
         };
         match node.kind {
-            NodeKind::Mutate => self.mutate(node, result),
-            NodeKind::Loop => return self.iterate(node, run, result),
-            _ => self.set(name, result, None, true),
+            NodeKind::Mutate => self.mutate(node, run, result),
+            NodeKind::Loop => self.iterate(node, run, result),
+            NodeKind::TickOnce | NodeKind::TickRecurring => self.schedule(node, run, result),
+            _ => {
+                self.set(name, result, None, true, Some(run));
+                self.end(name, run, Status::Done);
+            }
         }
-        self.end(name, run, Status::Done);
+    }
+
+    /// A tick's value is a time, or nothing that could be one: then it is paused.
+    fn schedule(&mut self, node: &Node, run: RunId, result: Value) {
+        if let Err(problem) = super::execution::check_due(&result) {
+            return self.fail(&node.name, run, problem);
+        }
+        self.set(&node.name, result, None, true, Some(run));
+        self.end(&node.name, run, Status::Done);
     }
 
     /// One target takes the result itself; several take it by name.
-    fn mutate(&mut self, node: &Node, result: Value) {
+    fn mutate(&mut self, node: &Node, run: RunId, result: Value) {
         let bump = node.options.update_revision_on_change;
-        match (node.mutates.as_slice(), &result) {
-            ([target], _) => self.set(target, result.clone(), None, bump),
-            (targets, Value::Object(values)) => {
+        match (node.mutates.as_slice(), result) {
+            ([target], result) => self.set(target, result, None, bump, Some(run)),
+            (targets, Value::Object(mut values)) => {
                 for target in targets {
-                    if let Some(value) = values.get(target) {
-                        self.set(target, value.clone(), None, bump);
+                    if let Some(value) = values.remove(target) {
+                        self.set(target, value, None, bump, Some(run));
                     }
                 }
             }
-            _ => {}
+            (targets, _) => {
+                let error = format!("its result is not an object with some of {}", targets.join(", "));
+                return self.fail(&node.name, run, error);
+            }
         }
         let said = format!("updated {}", node.mutates.join(", "));
-        self.set(&node.name, Value::from(said), None, true);
+        self.set(&node.name, Value::from(said), None, true, Some(run));
+        self.end(&node.name, run, Status::Done);
     }
 
     /// `{"done": value}` ends a loop; `{"continue": state}` asks for another iteration, with an optional
     /// `fallback` for when they are used up. Anything else is its value.
-    fn iterate(&mut self, node: &Node, run: RunId, result: Value) {
-        let Some(state) = result.get("continue") else {
-            let value = result.get("done").cloned().unwrap_or(result);
-            self.set(&node.name, value, None, true);
+    fn iterate(&mut self, node: &Node, run: RunId, mut result: Value) {
+        let Some(state) = result.get_mut("continue").map(Value::take) else {
+            let value = result.get_mut("done").map(Value::take).unwrap_or(result);
+            self.set(&node.name, value, None, true, Some(run));
             return self.end(&node.name, run, Status::Done);
         };
         let most = node.options.max_iterations.unwrap_or(1);
-        let Some(computation) = self.next.nodes.get_mut(&node.name).and_then(|state| state.computation.as_mut()) else {
-            return;
-        };
+        let Some(computation) = self.computation(&node.name) else { return };
         computation.iterations += 1;
-        computation.state = Some(state.clone());
+        computation.state = Some(state);
         if computation.iterations < most {
-            // Not stale and not running: the next iteration starts below.
-            computation.status = Status::Done;
-            computation.computed_with.clear();
+            computation.status = Status::Next;
             return;
         }
-        match result.get("fallback").or(node.options.fallback.as_ref()).cloned() {
+        match result.get_mut("fallback").map(Value::take).or_else(|| node.options.fallback.clone()) {
             Some(fallback) => {
-                self.set(&node.name, fallback, None, true);
+                self.set(&node.name, fallback, None, true, Some(run));
                 self.end(&node.name, run, Status::Done);
             }
-            None => self.end(&node.name, run, Status::Failed("max_iterations reached".to_string())),
+            None => self.fail(&node.name, run, format!("max_iterations reached: {most} iterations were not enough")),
         }
     }
 
-    /// Clears what lost its gate, lets histories grow, archives: until nothing changes any more.
-    fn come_to_rest(&mut self) {
-        let mut seen = 0;
-        loop {
-            let before = self.changes.changed.len();
-            for node in self.graph.nodes().iter().filter(|node| node.kind.clears()) {
-                if self.next.cell(&node.name).is_some() && !self.may_stay(node) {
-                    self.clear(&node.name);
-                    if let Some(state) = self.next.nodes.get_mut(&node.name) {
-                        self.changes.stop.extend(running(state.computation.as_ref()));
-                        state.computation = None;
-                    }
-                }
-            }
-            let fresh: Vec<(String, Option<Cell>)> = self.changes.changed[seen..].to_vec();
-            seen = self.changes.changed.len();
-            self.remember(&fresh);
-            self.archive();
-            if self.changes.changed.len() == before && fresh.is_empty() {
-                return;
-            }
-        }
-    }
-
-    fn may_stay(&self, node: &Node) -> bool {
-        let none = BTreeMap::new();
-        let computed_with = self.next.computation(&node.name).map_or(&none, |computation| &computation.computed_with);
-        node.gate.holds(&Standing { now: self.view(), computed_with })
-    }
-
-    fn remember(&mut self, fresh: &[(String, Option<Cell>)]) {
-        for node in self.graph.nodes().iter().filter(|node| node.kind == NodeKind::Historian) {
-            let upstreams = node.gate.upstreams();
-            let mut entries: Vec<Value> = fresh
-                .iter()
-                .filter(|(name, _)| upstreams.contains(name.as_str()) && *name != node.name)
-                .filter_map(|(name, cell)| cell.as_ref().map(|cell| entry(name, cell)))
-                .collect();
-            if entries.is_empty() || !node.gate.holds(&self.view()) {
-                continue;
-            }
-            // Within one change the last one set is the newest.
-            entries.reverse();
-            if let Some(Value::Array(earlier)) = self.next.cell(&node.name).map(|cell| &cell.value) {
-                entries.extend(earlier.iter().cloned());
-            }
-            if let Some(most) = node.options.max_entries.unwrap_or(Some(DEFAULT_ENTRIES)) {
-                entries.truncate(most);
-            }
-            self.set(&node.name, Value::Array(entries), None, true);
-        }
-    }
-
-    fn archive(&mut self) {
-        for node in self.graph.nodes().iter().filter(|node| node.kind == NodeKind::Archive) {
-            if self.next.archived_at.is_none() && self.next.cell(&node.name).is_none() && node.gate.holds(&self.view())
-            {
-                self.next.archived_at = Some(self.now);
-                let at = self.now.to_string();
-                self.set(&node.name, Value::from(at), None, true);
-            }
-        }
-    }
-
-    /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
-    fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
-        loop {
-            let before = self.changes.start.len();
-            self.start_and_stop_once(new_run);
-            if self.changes.start.len() == before {
-                return;
-            }
-        }
-    }
-
-    fn start_and_stop_once(&mut self, new_run: &mut dyn FnMut() -> RunId) {
-        let dirty = self.dirty();
-        let nodes: Vec<&Node> = self.graph.nodes().iter().filter(|node| node.kind.has_task()).collect();
-        for node in nodes {
-            let wanted = self.wanted(node);
-            let computation = self.next.computation(&node.name);
-            let current =
-                wanted.is_some() && computation.map(|computation| &computation.computed_with) == wanted.as_ref();
-            if let Some(run) = running(computation)
-                && !current
-            {
-                // What it was started with is no longer so.
-                self.changes.stop.push(run);
-                if let Some(state) = self.next.nodes.get_mut(&node.name) {
-                    state.computation = None;
-                }
-            }
-            let Some(wanted) = wanted.filter(|_| !current) else { continue };
-            if dirty.iter().any(|name| node.gate.upstreams().contains(name.as_str())) {
-                continue;
-            }
-            self.start(node, wanted, new_run());
-        }
-    }
-
-    fn start(&mut self, node: &Node, computed_with: BTreeMap<String, u64>, run: RunId) {
-        let looped = self.next.computation(&node.name).filter(|last| {
-            // An iteration that asked for another: it goes on where it was.
-            node.kind == NodeKind::Loop
-                && last.computed_with.is_empty()
-                && last.state.is_some()
-                && last.status == Status::Done
-        });
-        let (iterations, state) = looped.map_or((0, None), |last| (last.iterations, last.state.clone()));
-        let mut input: Map<String, Value> = self
-            .next
-            .nodes
-            .iter()
-            .filter_map(|(name, state)| state.cell.as_ref().map(|cell| (name.clone(), cell.value.clone())))
-            .collect();
-        if let Some(state) = &state {
-            input.insert(node.name.clone(), state.clone());
-        }
-        let computation = Computation { status: Status::Running(run), computed_with, iterations, state };
-        self.next.nodes.entry(node.name.clone()).or_default().computation = Some(computation);
-        self.changes.start.push(Start { node: node.name.clone(), run, input: Value::Object(input) });
-    }
-
-    /// The revisions that the node should be computed with now; none while its gate is shut. An upstream
-    /// tick counts anew only when it is due.
-    fn wanted(&self, node: &Node) -> Option<BTreeMap<String, u64>> {
-        let last = self.next.computation(&node.name);
-        let fires = node.gate.holds(&self.view());
-        let none = BTreeMap::new();
-        let before = last.map_or(&none, |last| &last.computed_with);
-        let stands = last.is_some() && node.gate.holds(&Standing { now: self.view(), computed_with: before });
-        if !fires && !stands {
-            return None;
-        }
-        let mut wanted = BTreeMap::new();
-        for upstream in node.gate.upstreams() {
-            let Some(cell) = self.next.cell(upstream) else { continue };
-            let tick = self.graph.node(upstream).is_some_and(|node| node.kind.is_tick());
-            let due = due_at(&cell.value).is_some_and(|due| due <= self.now);
-            match (tick && !due, before.get(upstream)) {
-                (true, Some(revision)) => _ = wanted.insert(upstream.to_string(), *revision),
-                (true, None) => {}
-                (false, _) => _ = wanted.insert(upstream.to_string(), cell.revision),
-            }
-        }
-        if node.kind == NodeKind::TickRecurring && self.fired(&node.name) {
-            // Armed anew once everything that waited for it has been started with it.
-            wanted.insert(node.name.clone(), self.next.cell(&node.name).map_or(0, |cell| cell.revision));
-        } else if let Some(own) = before.get(&node.name) {
-            wanted.insert(node.name.clone(), *own);
-        }
-        Some(wanted)
-    }
-
-    /// Whether a recurring tick is due, and all that depends on it has taken note.
-    fn fired(&self, tick: &str) -> bool {
-        let Some(cell) = self.next.cell(tick) else { return false };
-        if due_at(&cell.value).is_none_or(|due| due > self.now) {
-            return false;
-        }
-        self.graph.nodes().iter().filter(|node| node.kind.has_task() && node.gate.upstreams().contains(tick)).all(
-            |node| {
-                let noted = self.next.computation(&node.name).and_then(|last| last.computed_with.get(tick));
-                noted == Some(&cell.revision) || !node.gate.holds(&self.view())
-            },
-        )
-    }
-
-    /// Nodes whose value is not what it will be: running, stale, failed, or below such a one.
-    fn dirty(&self) -> BTreeSet<String> {
-        let mut dirty: BTreeSet<String> = BTreeSet::new();
-        loop {
-            let before = dirty.len();
-            for node in self.graph.nodes().iter().filter(|node| node.kind.has_task() && !node.kind.is_tick()) {
-                let last = self.next.computation(&node.name);
-                let wanted = self.wanted(node);
-                let stale = wanted.is_some() && last.map(|last| &last.computed_with) != wanted.as_ref();
-                let unsettled = last.is_some_and(|last| !matches!(last.status, Status::Done));
-                let below = wanted.is_some() && node.gate.upstreams().iter().any(|name| dirty.contains(*name));
-                if stale || unsettled || below {
-                    dirty.insert(node.name.clone());
-                }
-            }
-            if dirty.len() == before {
-                return dirty;
-            }
-        }
-    }
-
-    fn arm(&mut self) {
-        if self.next.archived_at.is_some() {
-            return;
-        }
-        for node in self.graph.nodes().iter().filter(|node| node.kind.is_tick()) {
-            if let Some(due) =
-                self.next.cell(&node.name).and_then(|cell| due_at(&cell.value)).filter(|due| *due > self.now)
-            {
-                self.changes.ticks.insert(node.name.clone(), due);
-            }
-        }
-    }
-
-    fn view(&self) -> Now<'_> {
+    pub(super) fn view(&self) -> Now<'_> {
         Now { graph: self.graph, execution: &self.next, now: self.now }
     }
-}
-
-fn running(computation: Option<&Computation>) -> Option<RunId> {
-    match computation?.status {
-        Status::Running(run) => Some(run),
-        Status::Done | Status::Failed(_) => None,
-    }
-}
-
-fn entry(node: &str, cell: &Cell) -> Value {
-    serde_json::json!({
-        "value": cell.value, "node": node, "timestamp": cell.set_at, "metadata": cell.metadata, "revision": cell.revision,
-    })
 }
 
 impl Gate {

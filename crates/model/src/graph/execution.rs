@@ -40,11 +40,26 @@ pub struct Computation {
     /// Of a loop: iterations that ended, and what the last one handed on.
     pub iterations: u32,
     pub state: Option<Value>,
+    /// The run that performs or performed it; none for what the engine does by itself.
+    pub run: Option<RunId>,
+}
+
+impl Computation {
+    pub(super) fn of(run: Option<RunId>, status: Status) -> Computation {
+        Computation { status, computed_with: BTreeMap::new(), iterations: 0, state: None, run }
+    }
+
+    /// Whether it is, or will be, the computation with these revisions.
+    pub(super) fn is_current(&self, wanted: &BTreeMap<String, u64>) -> bool {
+        self.status != Status::Next && self.computed_with == *wanted
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Status {
     Running(RunId),
+    /// Of a loop: an iteration ended and asked for another.
+    Next,
     Done,
     /// For good, until something upstream changes.
     Failed(String),
@@ -62,7 +77,7 @@ impl Execution {
     pub fn running(&self, node: &str) -> Option<RunId> {
         match self.computation(node)?.status {
             Status::Running(run) => Some(run),
-            Status::Done | Status::Failed(_) => None,
+            Status::Next | Status::Done | Status::Failed(_) => None,
         }
     }
 }
@@ -101,10 +116,23 @@ impl Values for Standing<'_> {
 pub(super) fn due_at(value: &Value) -> Option<StoreTime> {
     match value {
         Value::Number(seconds) => {
-            let seconds = seconds.as_f64().filter(|seconds| seconds.is_finite() && *seconds > 0.0)?;
+            let seconds = seconds.as_f64().filter(|seconds| *seconds > 0.0 && *seconds < LAST_SECOND)?;
             Some(StoreTime((seconds * 1e6) as i64))
         }
         Value::String(text) => StoreTime::parse(text).ok(),
         _ => None,
     }
+}
+
+/// The end of the year 9999: what lies beyond was meant as milliseconds.
+const LAST_SECOND: f64 = 253_402_300_800.0;
+
+/// Refuses what is neither a time nor a pause.
+pub(super) fn check_due(value: &Value) -> Result<(), String> {
+    let paused = matches!(value, Value::Null | Value::Bool(false)) || value.as_f64() == Some(0.0);
+    if paused || due_at(value).is_some() {
+        return Ok(());
+    }
+    let shown: String = value.to_string().chars().take(60).collect();
+    Err(format!("a tick's task gives epoch seconds, an RFC 3339 time, or null to pause; it gave {shown}"))
 }

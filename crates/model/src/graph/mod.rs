@@ -6,19 +6,29 @@
 //! anything that it depends on, however far up, is still to be computed.
 
 mod decide;
+mod describe;
 mod execution;
+mod filter;
 mod gate;
 mod kind;
+mod mermaid;
 mod node;
 mod options;
+mod plan;
+mod rest;
+mod start;
 mod validate;
 
-pub use decide::{Changes, Command, Start, Ticks, decide};
+pub use decide::{Change, Changes, Command, Start, Ticks, decide};
+pub use describe::{NodeView, ViewState, describe, summary};
 pub use execution::{Cell, Computation, Execution, NodeState, Status};
+pub use filter::{Condition, Direction, Field, Operator, Sort, compare, folded, searchable, sort_class};
 pub use gate::Gate;
 pub use kind::NodeKind;
+pub use mermaid::{mermaid, mermaid_of};
 pub use node::{Graph, Node};
 pub use options::NodeOptions;
+pub use plan::{Defaults, Ended, Plan, Refusal, Snapshot, plan};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use super::gate::Gate;
 use super::kind::NodeKind;
-use super::options::NodeOptions;
+use super::options::{DEFAULT_KEEP, NodeOptions};
 use super::validate::validate;
 use crate::error::{Invalid, nearest};
 use crate::run::check_name;
@@ -18,6 +18,10 @@ pub struct Graph {
     pub on_save: Option<String>,
     nodes: Vec<Node>,
     places: BTreeMap<String, usize>,
+    /// Places of the nodes, each after all that it depends on.
+    order: Vec<usize>,
+    /// Places of the nodes that depend directly on each.
+    dependants: BTreeMap<String, Vec<usize>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +52,14 @@ impl Graph {
         check_name("name", &name)?;
         check_name("version", &version)?;
         let places = nodes.iter().enumerate().map(|(place, node)| (node.name.clone(), place)).collect();
-        let graph = Graph { name, version, singleton, on_save, nodes, places };
-        validate(&graph)?;
+        let (order, dependants) = (Vec::new(), BTreeMap::new());
+        let mut graph = Graph { name, version, singleton, on_save, nodes, places, order, dependants };
+        graph.order = validate(&graph)?;
+        for (place, node) in graph.nodes.iter().enumerate() {
+            for upstream in node.gate.upstreams() {
+                graph.dependants.entry(upstream.to_string()).or_default().push(place);
+            }
+        }
         Ok(graph)
     }
 
@@ -103,13 +113,33 @@ impl Graph {
         &self.nodes
     }
 
+    /// Each node after all that it depends on.
+    pub fn in_order(&self) -> impl Iterator<Item = &Node> {
+        self.order.iter().map(|place| &self.nodes[*place])
+    }
+
+    /// Those that name it in their gates.
+    pub fn dependants(&self, name: &str) -> impl Iterator<Item = &Node> {
+        self.dependants.get(name).into_iter().flatten().map(|place| &self.nodes[*place])
+    }
+
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.places.get(name).map(|place| &self.nodes[*place])
     }
 
-    /// What identifies the shape of a version: names and kinds, whatever their order.
-    pub fn shape(&self) -> Vec<(String, NodeKind)> {
-        self.places.iter().map(|(name, place)| (name.clone(), self.nodes[*place].kind)).collect()
+    /// How many changes of a node its history keeps.
+    pub fn keep(&self, node: &str) -> usize {
+        self.node(node).and_then(|node| node.options.keep_latest).unwrap_or(DEFAULT_KEEP)
+    }
+
+    /// What identifies the shape of a version: a hash of names and kinds, whatever their order.
+    pub fn shape(&self) -> String {
+        let mut hash = Fnv::new();
+        for (name, place) in &self.places {
+            hash.add(name);
+            hash.add(self.nodes[*place].kind.as_str());
+        }
+        format!("{:016x}", hash.0)
     }
 }
 
@@ -203,5 +233,21 @@ fn text(field: &str, value: Option<&Value>) -> Result<String, Invalid> {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(other) => Err(Invalid::new(field, other, "is not a text", "use a text in quotes")),
         None => Err(Invalid::new(field, "nothing", "is missing", "add it")),
+    }
+}
+
+/// Fowler, Noll and Vo's hash (1a, 64 bits): the same on every machine and in every version.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, text: &str) {
+        // A byte that no text contains ends each part.
+        for byte in text.bytes().chain([0xff]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
     }
 }

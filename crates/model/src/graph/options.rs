@@ -16,7 +16,7 @@ pub struct NodeOptions {
     pub fallback: Option<Value>,
     /// A task to call after a value of the node was saved.
     pub on_save: Option<String>,
-    /// How many finished computations are kept.
+    /// How many changes of its value the history keeps.
     pub keep_latest: Option<usize>,
 }
 
@@ -27,6 +27,9 @@ const MOST_ITERATIONS: u64 = 1_000_000;
 
 /// Entries of a historian that says nothing.
 pub(super) const DEFAULT_ENTRIES: usize = 1000;
+
+/// Changes in the history of a node that says nothing.
+pub(super) const DEFAULT_KEEP: usize = 1000;
 
 impl NodeOptions {
     /// Reads `options`. Policy fields are checked against the built-in policy, so that a mistake shows

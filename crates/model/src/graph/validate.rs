@@ -3,10 +3,11 @@ use super::kind::NodeKind;
 use super::node::{Graph, Node};
 use crate::error::{Invalid, nearest};
 use crate::run::check_name;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Every rule that binds the nodes of a graph to each other. Each complaint names the node.
-pub(super) fn validate(graph: &Graph) -> Result<(), Invalid> {
+/// Every rule that binds the nodes of a graph to each other. Each complaint names the node. Answers the
+/// places of the nodes, each after all that it depends on.
+pub(super) fn validate(graph: &Graph) -> Result<Vec<usize>, Invalid> {
     if graph.nodes().is_empty() {
         return Err(Invalid::new("nodes", "[]", "is empty", "define at least one node"));
     }
@@ -20,7 +21,7 @@ pub(super) fn validate(graph: &Graph) -> Result<(), Invalid> {
         shape(node).map_err(|error| error.within(&node.name))?;
         references(graph, node).map_err(|error| error.within(&node.name))?;
     }
-    acyclic(graph)
+    order(graph)
 }
 
 /// What each kind needs, and what it must not have.
@@ -69,9 +70,8 @@ fn shape(node: &Node) -> Result<(), Invalid> {
 }
 
 fn references(graph: &Graph, node: &Node) -> Result<(), Invalid> {
-    let names: Vec<&str> = graph.nodes().iter().map(|node| node.name.as_str()).collect();
     let unknown = |field: &str, name: &str| {
-        let hint = match nearest(name, names.iter().copied()) {
+        let hint = match nearest(name, graph.nodes().iter().map(|node| node.name.as_str())) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("define a node {name:?}, or correct the name"),
         };
@@ -108,30 +108,50 @@ fn upstream_of(graph: &Graph, node: &Node, name: &str) -> bool {
 }
 
 /// Depth-first, without recursion: a graph may be as deep as it has nodes.
-fn acyclic(graph: &Graph) -> Result<(), Invalid> {
-    let mut done: BTreeSet<&str> = BTreeSet::new();
-    for start in graph.nodes() {
-        let mut path: Vec<(&str, Vec<&str>)> = vec![(&start.name, start.gate.upstreams().into_iter().collect())];
-        while let Some((name, rest)) = path.last_mut() {
-            let name = *name;
+fn order(graph: &Graph) -> Result<Vec<usize>, Invalid> {
+    let places: BTreeMap<&str, usize> =
+        graph.nodes().iter().enumerate().map(|(place, node)| (node.name.as_str(), place)).collect();
+    let upstreams = |place: usize| graph.nodes()[place].gate.upstreams().into_iter().map(|name| places[name]).collect();
+    let mut order = Vec::with_capacity(places.len());
+    let mut fates = vec![Fate::New; places.len()];
+    for start in 0..places.len() {
+        if fates[start] != Fate::New {
+            continue;
+        }
+        fates[start] = Fate::OnPath;
+        let mut path: Vec<(usize, Vec<usize>)> = vec![(start, upstreams(start))];
+        while let Some((place, rest)) = path.last_mut() {
+            let place = *place;
             match rest.pop() {
                 None => {
-                    done.insert(name);
+                    fates[place] = Fate::Done;
+                    order.push(place);
                     path.pop();
                 }
-                Some(next) if done.contains(next) => {}
-                Some(next) => {
-                    if let Some(begin) = path.iter().position(|(name, _)| *name == next) {
-                        let mut circle: Vec<&str> = path[begin..].iter().map(|(name, _)| *name).collect();
-                        circle.push(next);
-                        let hint = "let one of them depend on something else";
-                        return Err(Invalid::new(next, circle.join(" ← "), "depends on itself", hint));
+                Some(next) => match fates[next] {
+                    Fate::Done => {}
+                    Fate::New => {
+                        fates[next] = Fate::OnPath;
+                        path.push((next, upstreams(next)));
                     }
-                    let upstreams = graph.node(next).map(|node| node.gate.upstreams().into_iter().collect());
-                    path.push((next, upstreams.unwrap_or_default()));
-                }
+                    Fate::OnPath => {
+                        let name = |place: usize| graph.nodes()[place].name.as_str();
+                        let begin = path.iter().position(|(place, _)| *place == next).unwrap_or_default();
+                        let mut circle: Vec<&str> = path[begin..].iter().map(|(place, _)| name(*place)).collect();
+                        circle.push(name(next));
+                        let hint = "let one of them depend on something else";
+                        return Err(Invalid::new(name(next), circle.join(" ← "), "depends on itself", hint));
+                    }
+                },
             }
         }
     }
-    Ok(())
+    Ok(order)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    New,
+    OnPath,
+    Done,
 }

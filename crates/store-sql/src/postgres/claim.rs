@@ -51,7 +51,7 @@ macro_rules! leased {
            select g.run_id, $1, g.attempt + 1, g.tries, g.losses, gen_random_uuid(), t.now, t.now from gone g, t \
            returning run_id, attempt, tries, losses, token, granted_at) \
          select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, \
-           r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, s.checkpoint \
+           r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, s.checkpoint \
          from leased l cross join lateral (select * from run r where r.id = l.run_id offset 0) r \
            left join lateral (select s.checkpoint from run_sign s where s.run_id = l.run_id offset 0) s on true"
     };
@@ -159,11 +159,11 @@ fn claimed_row(row: &Row, replica: ReplicaId, policies: &mut Policies) -> Result
         },
         spec: spec_cells(row, 6).read(run_id, policies)?,
         standing,
-        checkpoint: row.get::<_, Option<String>>(13).map(Json::stored),
+        checkpoint: row.get::<_, Option<String>>(16).map(Json::stored),
     })
 }
 
-/// Reads the seven columns of a spec that begin at `first`.
+/// Reads the columns of a spec that begin at `first`.
 pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
     SpecCells {
         kind: row.get(first),
@@ -173,6 +173,9 @@ pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
         input: row.get(first + 4),
         policy: row.get(first + 5),
         unique_key: row.get(first + 6),
+        args: row.get(first + 7),
+        execution_id: row.get(first + 8),
+        node: row.get(first + 9),
     }
 }
 

@@ -5,7 +5,7 @@ use super::link::TRIES;
 use super::sql::{append_event, now};
 use super::transaction::Transaction;
 use everbeat_model::event::line;
-use everbeat_model::{NewRun, Policy, RunId};
+use everbeat_model::{Json, NewRun, Policy, RunId};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,8 +17,9 @@ macro_rules! given {
             "with ",
             now!(),
             ", given as materialized (select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], \
-                 $5::int[], $6::text[], $7::text[], $8::bigint[], $9::text[]) with ordinality \
-               as g(id, kind, task, queue, priority, input, policy, run_at, unique_key, nth))"
+                 $5::int[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[], $11::uuid[], $12::text[]) \
+               with ordinality \
+               as g(id, kind, task, queue, priority, input, policy, run_at, unique_key, args, execution_id, node, nth))"
         )
     };
 }
@@ -26,8 +27,10 @@ macro_rules! given {
 /// For runs without keys, all of them new: one statement, without a transaction around it.
 const ENQUEUE: &str = concat!(
     given!(),
-    ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at) \
-       select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at \
+    ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
+         args, execution_id, node) \
+       select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
+         g.args, g.execution_id, g.node \
        from given g, t), \
      waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
        select g.id, g.run_at, 0, 0, 0 from given g, t where g.run_at > t.now), \
@@ -43,8 +46,10 @@ const ENQUEUE: &str = concat!(
 /// Inside a transaction: what is there already stays as it is.
 const INSERT: &str = concat!(
     given!(),
-    ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at) \
-       select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at \
+    ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
+         args, execution_id, node) \
+       select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
+         g.args, g.execution_id, g.node \
        from given g, t on conflict (id) do nothing returning id, queue, task, priority, run_at), \
      waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
        select m.id, m.run_at, 0, 0, 0 from made m, t where m.run_at > t.now), \
@@ -198,6 +203,9 @@ struct Columns<'a> {
     policy: Vec<String>,
     run_at: Vec<Option<i64>>,
     unique_key: Vec<Option<&'a str>>,
+    args: Vec<Option<&'a str>>,
+    execution_id: Vec<Option<Uuid>>,
+    node: Vec<Option<&'a str>>,
 }
 
 impl<'a> Columns<'a> {
@@ -221,11 +229,14 @@ impl<'a> Columns<'a> {
             columns.policy.push(policy);
             columns.run_at.push(run.run_at.map(|at| at.0));
             columns.unique_key.push(spec.unique_key.as_deref());
+            columns.args.push(spec.args.as_ref().map(Json::as_str));
+            columns.execution_id.push(spec.parent.as_ref().map(|parent| parent.execution.0));
+            columns.node.push(spec.parent.as_ref().map(|parent| parent.node.as_str()));
         }
         columns
     }
 
-    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 9] {
+    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
         [
             &self.id,
             &self.kind,
@@ -236,6 +247,9 @@ impl<'a> Columns<'a> {
             &self.policy,
             &self.run_at,
             &self.unique_key,
+            &self.args,
+            &self.execution_id,
+            &self.node,
         ]
     }
 }

@@ -77,7 +77,7 @@ pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
 }
 
 fn held_cells(row: &Row) -> HeldCells {
-    const OWNER: usize = 16;
+    const OWNER: usize = 19;
     HeldCells {
         run_id: row.get(0),
         replica_id: row.get(1),

@@ -108,7 +108,8 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
     )?;
     let mut select = tx.connection.prepare_cached(
-        "select r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, s.checkpoint
+        "select r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id,
+           r.node, s.checkpoint
          from run r left join run_sign s on s.run_id = r.id where r.id = ?1",
     )?;
     let mut policies = Policies::default();
@@ -128,7 +129,7 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
             token.0.into_bytes(),
             tx.now.0
         ])?;
-        let found = select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(7)?)));
+        let found = select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(10)?)));
         let spec =
             found.optional()?.map(|(cells, checkpoint)| (cells.read(candidate.run_id, &mut policies), checkpoint));
         // A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
@@ -148,7 +149,7 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
     Ok(claimed)
 }
 
-/// Reads the seven columns of a spec that begin at `first`.
+/// Reads the columns of a spec that begin at `first`.
 pub(super) fn spec_cells(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<SpecCells> {
     Ok(SpecCells {
         kind: row.get(first)?,
@@ -158,5 +159,8 @@ pub(super) fn spec_cells(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Res
         input: row.get(first + 4)?,
         policy: row.get(first + 5)?,
         unique_key: row.get(first + 6)?,
+        args: row.get(first + 7)?,
+        execution_id: row.get::<_, Option<[u8; 16]>>(first + 8)?.map(Uuid::from_bytes),
+        node: row.get(first + 9)?,
     })
 }

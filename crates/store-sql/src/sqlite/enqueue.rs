@@ -36,18 +36,19 @@ pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
     Ok(answers)
 }
 
-struct Inserts<'a> {
+pub(super) struct Inserts<'a> {
     run: CachedStatement<'a>,
     ready: CachedStatement<'a>,
     policy: Option<(Arc<Policy>, String)>,
 }
 
 impl<'a> Inserts<'a> {
-    fn prepare(tx: &Tx<'a>) -> Outcome<Inserts<'a>> {
+    pub(super) fn prepare(tx: &Tx<'a>) -> Outcome<Inserts<'a>> {
         Ok(Inserts {
             run: tx.connection.prepare_cached(
-                "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) on conflict (id) do nothing",
+                "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at,
+                   args, execution_id, node)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) on conflict (id) do nothing",
             )?,
             ready: tx.connection.prepare_cached(
                 "insert into ready (queue, task, rank, run_id, attempt, tries, losses) values (?1, ?2, ?3, ?4, 0, 0, 0)",
@@ -56,7 +57,7 @@ impl<'a> Inserts<'a> {
         })
     }
 
-    fn add(&mut self, tx: &Tx<'_>, run: &NewRun) -> Outcome<Enqueued> {
+    pub(super) fn add(&mut self, tx: &Tx<'_>, run: &NewRun) -> Outcome<Enqueued> {
         let (id, spec) = (run.id.0.into_bytes(), &run.spec);
         if let Some(key) = &spec.unique_key
             && let Some(holder) = holder_of(tx, key)?
@@ -74,6 +75,9 @@ impl<'a> Inserts<'a> {
             spec.unique_key,
             tx.now.0,
             run.run_at.map(|at| at.0),
+            spec.args.as_ref().map(|args| args.as_str()),
+            spec.parent.as_ref().map(|parent| parent.execution.0.into_bytes()),
+            spec.parent.as_ref().map(|parent| parent.node.as_str()),
         ])?;
         if inserted == 0 {
             // The same request again, after its first answer was lost.

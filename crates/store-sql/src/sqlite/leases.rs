@@ -86,7 +86,7 @@ pub(super) fn held(connection: &Connection, which: &Which) -> Outcome<Vec<Held>>
 }
 
 fn held_cells(row: &Row<'_>) -> rusqlite::Result<HeldCells> {
-    const OWNER: usize = 16;
+    const OWNER: usize = 19;
     let owned = row.get::<_, Option<[u8; 16]>>(OWNER)?.is_some();
     Ok(HeldCells {
         run_id: Uuid::from_bytes(row.get(0)?),

@@ -145,6 +145,8 @@ pub(crate) mod steps {
             input: Json::null(),
             policy: Arc::new(Policy::BASELINE),
             unique_key: None,
+            args: None,
+            parent: None,
         });
         let runs: Vec<NewRun> =
             (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();

@@ -32,6 +32,8 @@ impl Draft {
             input: Json::null(),
             policy: Arc::new(Policy::BASELINE),
             unique_key: None,
+            args: None,
+            parent: None,
         };
         Draft { id, spec, run_at: None }
     }

@@ -1,10 +1,12 @@
 //! The in-memory store: the contract in executable form. The SQL stores must answer as it does.
 
+mod executions;
+mod graphs;
 mod runs;
 mod state;
 mod traits;
 
-pub use state::{DoneRow, LeaseRow, RunRow, State};
+pub use state::{DoneRow, ExecutionRow, LeaseRow, RunRow, State, ValueRow};
 
 use crate::Clock;
 use everbeat_model::{Hole, StoreTime, Token};

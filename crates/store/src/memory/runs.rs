@@ -1,5 +1,5 @@
 use super::Memory;
-use super::state::{DoneRow, LeaseRow, RunRow, State};
+use super::state::{DoneRow, LeaseRow, State};
 use crate::{
     Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
 };
@@ -9,7 +9,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::Claimed;
 use everbeat_model::{
-    Attempt, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime, Token,
+    Attempt, Json, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime,
+    Token,
 };
 use std::time::Duration;
 
@@ -41,13 +42,9 @@ impl Runs for Memory {
                 }
                 state.unique.insert(key.clone(), run.id);
             }
-            match run.run_at {
-                Some(at) if at > now => _ = state.scheduled.insert((at, run.id), Standing::default()),
-                _ => state.put_ready(run.id, &run.spec, Standing::default()),
-            }
             lines.push(line("run.created", &run.id.to_string(), None, None));
             answers.push(Enqueued::Created(run.id));
-            state.runs.insert(run.id, RunRow { spec: run.spec, created_at: now, run_at: run.run_at });
+            state.put_run(run, now);
         }
         if let Some(idempotency) = request.idempotency {
             let ids = answers.iter().map(|answer| answer.id()).collect();
@@ -152,32 +149,11 @@ impl Runs for Memory {
         let now = self.now();
         let mut state = self.lock();
         state.version += 1;
-        let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Ok(Cancelled::NotFound) };
-        if state.done.contains_key(&run) {
-            return Ok(Cancelled::AlreadyFinished);
+        let cancelled = cancel_one(&mut state, run, now, None);
+        if cancelled == Cancelled::Ended {
+            state.append(now, &[line("run.cancelled", &run.to_string(), None, None)]);
         }
-        if let Some(held) = state.leases.get_mut(&run) {
-            held.cancel_requested_at.get_or_insert(now);
-            return Ok(Cancelled::Asked);
-        }
-        let standing = match state.scheduled_at(run) {
-            Some((at, standing)) => {
-                state.scheduled.remove(&(at, run));
-                standing
-            }
-            None => state.take_ready(run, &spec).unwrap_or_default(),
-        };
-        let done = DoneRow {
-            state: RunState::Cancelled,
-            finished_at: now,
-            standing,
-            result: None,
-            error: None,
-            attempt: None,
-        };
-        finish(&mut state, run, done);
-        state.append(now, &[line("run.cancelled", &run.to_string(), None, None)]);
-        Ok(Cancelled::Ended)
+        Ok(cancelled)
     }
 
     async fn cancel_asked(&self, replica: ReplicaId) -> Result<Vec<Shown>> {
@@ -302,8 +278,14 @@ impl Runs for Memory {
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
         let now = self.now();
         let mut state = self.lock();
+        // What an execution has not taken note of yet stays.
+        let awaited = |id: &RunId| {
+            let parent = state.runs.get(id).and_then(|row| row.spec.parent.as_ref());
+            let row = parent.and_then(|parent| Some((state.executions.get(&parent.execution)?, &parent.node)));
+            row.is_some_and(|(row, node)| row.execution.running(node) == Some(*id))
+        };
         let old = state.done.iter().filter(|(_, done)| now.since(done.finished_at) > keep).map(|(id, _)| *id);
-        let old: Vec<RunId> = old.take(limit).collect();
+        let old: Vec<RunId> = old.filter(|id| !awaited(id)).take(limit).collect();
         for id in &old {
             state.done.remove(id);
             state.runs.remove(id);
@@ -382,9 +364,36 @@ fn outcome_of(attempt: &Attempt) -> &'static str {
     attempt.outcome.unwrap_or(Outcome::Lost).as_str()
 }
 
+/// Ends a run that is not running; asks for the end of one that is.
+pub(super) fn cancel_one(state: &mut State, run: RunId, now: StoreTime, error: Option<Json>) -> Cancelled {
+    let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Cancelled::NotFound };
+    if state.done.contains_key(&run) {
+        return Cancelled::AlreadyFinished;
+    }
+    if let Some(held) = state.leases.get_mut(&run) {
+        held.cancel_requested_at.get_or_insert(now);
+        return Cancelled::Asked;
+    }
+    let standing = match state.scheduled_at(run) {
+        Some((at, standing)) => {
+            state.scheduled.remove(&(at, run));
+            standing
+        }
+        None => state.take_ready(run, &spec).unwrap_or_default(),
+    };
+    let done = DoneRow { state: RunState::Cancelled, finished_at: now, standing, result: None, error, attempt: None };
+    finish(state, run, done);
+    Cancelled::Ended
+}
+
 fn finish(state: &mut State, id: RunId, done: DoneRow) {
-    if let Some(key) = state.runs.get(&id).and_then(|row| row.spec.unique_key.clone()) {
-        state.unique.remove(&key);
+    if let Some(spec) = state.runs.get(&id).map(|row| row.spec.clone()) {
+        if let Some(key) = &spec.unique_key {
+            state.unique.remove(key);
+        }
+        if let Some(parent) = &spec.parent {
+            state.agenda.insert((done.finished_at, parent.execution));
+        }
     }
     state.done.insert(id, done);
 }

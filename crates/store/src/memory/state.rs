@@ -1,8 +1,9 @@
-use crate::last_heartbeat;
+use crate::{Definition, Remembered, last_heartbeat};
+use everbeat_model::graph::Execution;
 use everbeat_model::run::Spec;
 use everbeat_model::{
-    Attempt, Event, Json, Lease, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime, Token, Verdict,
-    VerdictId,
+    Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime,
+    Token, Verdict, VerdictId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +30,11 @@ pub struct State {
     pub paused: BTreeMap<String, bool>,
     pub tasks: BTreeSet<String>,
     pub sweeps: BTreeMap<String, StoreTime>,
+    /// Every definition ever applied, by its serial number.
+    pub graphs: BTreeMap<u64, Definition>,
+    pub executions: BTreeMap<ExecutionId, ExecutionRow>,
+    /// When which execution should be looked at.
+    pub agenda: BTreeSet<(StoreTime, ExecutionId)>,
     /// Rises with every change.
     pub version: u64,
 }
@@ -59,6 +65,30 @@ pub struct DoneRow {
     pub attempt: Option<(Attempt, Token)>,
 }
 
+#[derive(Clone, Debug)]
+pub struct ExecutionRow {
+    /// The definition that it goes by.
+    pub definition: u64,
+    /// The newest definition of its graph that it knows of; it goes on with any later one.
+    pub seen: u64,
+    pub singleton: bool,
+    pub execution: Execution,
+    pub stamp: u64,
+    pub created_at: StoreTime,
+    pub updated_at: StoreTime,
+    pub values: BTreeMap<String, ValueRow>,
+    pub history: Vec<Remembered>,
+    /// Of the last entry that was ever made in its history.
+    pub place: u64,
+}
+
+/// What is kept of a value besides its content, also when it is cleared.
+#[derive(Clone, Copy, Debug)]
+pub struct ValueRow {
+    pub changes: u64,
+    pub first_set_at: Option<StoreTime>,
+}
+
 impl State {
     pub(super) fn rank(spec: &Spec) -> i32 {
         -i32::from(spec.priority)
@@ -66,6 +96,14 @@ impl State {
 
     pub(super) fn put_ready(&mut self, id: RunId, spec: &Spec, standing: Standing) {
         self.ready.insert((spec.queue.clone(), spec.task.clone(), State::rank(spec), id), standing);
+    }
+
+    pub(super) fn put_run(&mut self, run: NewRun, now: StoreTime) {
+        match run.run_at {
+            Some(at) if at > now => _ = self.scheduled.insert((at, run.id), Standing::default()),
+            _ => self.put_ready(run.id, &run.spec, Standing::default()),
+        }
+        self.runs.insert(run.id, RunRow { spec: run.spec, created_at: now, run_at: run.run_at });
     }
 
     pub(super) fn take_ready(&mut self, id: RunId, spec: &Spec) -> Option<Standing> {

@@ -259,6 +259,14 @@ impl Audits for Memory {
         count("leases", state.leases.len());
         count("replicas", state.replicas.len());
         count("attempts", state.attempts.len() + state.done.values().filter(|done| done.attempt.is_some()).count());
+        count("executions", state.executions.len());
+        let computing: Vec<_> = state
+            .executions
+            .iter()
+            .flat_map(|(id, row)| row.execution.nodes.keys().map(move |node| (id, node, row.execution.running(node))))
+            .filter_map(|(id, node, run)| Some((*id, node, run?)))
+            .collect();
+        count("computing", computing.len());
         let mut violate = |guarantee: &str, subject: String, detail: String| {
             if audit.violations.len() < VIOLATION_LIMIT {
                 audit.violations.push(Violation { guarantee: guarantee.to_string(), subject, detail });
@@ -282,6 +290,13 @@ impl Audits for Memory {
         for held in state.leases.values().filter(|held| !state.replicas.contains_key(&held.lease.replica_id)) {
             let detail = format!("its lease belongs to replica {}, which is unknown", held.lease.replica_id);
             violate("G2", held.lease.run_id.to_string(), detail);
+        }
+        for (id, node, run) in computing {
+            let unfinished = state.runs.contains_key(&run) && !state.done.contains_key(&run);
+            if !unfinished && !state.agenda.iter().any(|(_, noted)| *noted == id) {
+                let detail = format!("node {node} waits for run {run}, which is over, and nobody will look");
+                violate("G2", id.to_string(), detail);
+            }
         }
         for (id, attempt) in state.attempts.keys() {
             let ended_again = state.done.get(id).is_some_and(|done| done.standing.attempt < *attempt)

@@ -144,6 +144,8 @@ impl World {
             input: self.text(),
             policy: Arc::new(Policy { heartbeat, max_attempts, ..Policy::BASELINE }),
             unique_key: self.rng.percent(35).then(|| format!("key '{}'", self.rng.below(4))),
+            args: self.rng.percent(30).then(|| self.text()),
+            parent: None,
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
         NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }

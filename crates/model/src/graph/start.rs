@@ -1,0 +1,162 @@
+//! Which nodes must be computed now, and which computations have lost their ground.
+
+use super::decide::{Start, Work};
+use super::execution::{Computation, Execution, Standing, Status, due_at};
+use super::kind::NodeKind;
+use super::node::Node;
+use crate::id::RunId;
+use crate::json::Json;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Revisions = BTreeMap<String, u64>;
+
+impl<'a> Work<'a> {
+    /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
+    pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
+        loop {
+            let before = self.changes.start.len();
+            self.start_and_stop_once(new_run);
+            if self.changes.start.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn start_and_stop_once(&mut self, new_run: &mut dyn FnMut() -> RunId) {
+        let stale = self.stale();
+        for node in self.graph.in_order().filter(|node| node.kind.has_task()) {
+            let wanted = self.wanted(node);
+            let last = self.next.computation(&node.name);
+            let runs = last.is_some_and(|last| matches!(last.status, Status::Running(_)));
+            let current = wanted.as_ref().zip(last).is_some_and(|(wanted, last)| last.is_current(wanted));
+            if runs && (current || self.may_finish(node, wanted.as_ref())) {
+                continue;
+            }
+            if runs {
+                // What it was started with is no longer so.
+                self.forget(&node.name);
+            }
+            let Some(wanted) = wanted.filter(|_| !current) else { continue };
+            if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
+                self.start(node, wanted, new_run());
+            }
+        }
+    }
+
+    /// Whether a running computation may go on although it is not what is wanted now: only ticks fired
+    /// since it began. It is followed by another one; to stop it each time would starve it.
+    fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
+        let (Some(wanted), Some(last)) = (wanted, self.next.computation(&node.name)) else { return false };
+        let tick = |name: &String| self.graph.node(name).is_some_and(|node| node.kind.is_tick());
+        let plain = |revisions: &Revisions| -> Revisions {
+            revisions.iter().filter(|(name, _)| !tick(name)).map(|(name, at)| (name.clone(), *at)).collect()
+        };
+        plain(wanted) == plain(&last.computed_with)
+    }
+
+    fn start(&mut self, node: &Node, computed_with: Revisions, run: RunId) {
+        // An iteration that asked for another goes on where it was, unless something changed meanwhile.
+        let looped = self
+            .next
+            .computation(&node.name)
+            .filter(|last| last.status == Status::Next && last.computed_with == computed_with);
+        let (iterations, state) = looped.map_or((0, None), |last| (last.iterations, last.state.clone()));
+        let input = match &state {
+            None => self.input.get_or_insert_with(|| input(&self.next, None)).clone(),
+            Some(state) => input(&self.next, Some((&node.name, state))),
+        };
+        let computation =
+            Computation { computed_with, iterations, state, ..Computation::of(Some(run), Status::Running(run)) };
+        self.begin(&node.name, computation);
+        self.changes.start.push(Start { node: node.name.clone(), run, input });
+    }
+
+    pub(super) fn begin(&mut self, node: &str, computation: Computation) {
+        self.next.nodes.entry(node.to_string()).or_default().computation = Some(computation);
+        self.changes.computations.insert(node.to_string());
+    }
+
+    /// The revisions that the node should be computed with now; none while its gate is shut. An upstream
+    /// tick counts anew only when it is due.
+    fn wanted(&self, node: &Node) -> Option<Revisions> {
+        let last = self.next.computation(&node.name);
+        let fires = node.gate.holds(&self.view());
+        let none = BTreeMap::new();
+        let before = last.map_or(&none, |last| &last.computed_with);
+        if !fires && !(last.is_some() && node.gate.holds(&Standing { now: self.view(), computed_with: before })) {
+            return None;
+        }
+        let mut wanted = BTreeMap::new();
+        for upstream in node.gate.upstreams() {
+            let Some(cell) = self.next.cell(upstream) else { continue };
+            let tick = self.graph.node(upstream).is_some_and(|node| node.kind.is_tick());
+            let due = tick && due_at(&cell.value).is_some_and(|due| due <= self.now);
+            match (tick && !due, before.get(upstream)) {
+                (true, Some(revision)) => _ = wanted.insert(upstream.to_string(), *revision),
+                (true, None) => {}
+                (false, _) => _ = wanted.insert(upstream.to_string(), cell.revision),
+            }
+        }
+        if node.kind == NodeKind::TickRecurring && self.fired(&node.name) {
+            // Armed anew once everything that waited for it has been started with it.
+            wanted.insert(node.name.clone(), self.next.cell(&node.name).map_or(0, |cell| cell.revision));
+        } else if let Some(own) = before.get(&node.name) {
+            wanted.insert(node.name.clone(), *own);
+        }
+        Some(wanted)
+    }
+
+    /// Whether a recurring tick is due, and all that depends on it has taken note.
+    fn fired(&self, tick: &str) -> bool {
+        let Some(cell) = self.next.cell(tick) else { return false };
+        if due_at(&cell.value).is_none_or(|due| due > self.now) {
+            return false;
+        }
+        self.graph.dependants(tick).filter(|node| node.kind.has_task()).all(|node| {
+            let noted = self.next.computation(&node.name).and_then(|last| last.computed_with.get(tick));
+            noted == Some(&cell.revision) || !node.gate.holds(&self.view())
+        })
+    }
+
+    /// Nodes that have a value which is not what it will be: it is being computed anew, has yet to be,
+    /// could not be, or rests on such a one. To compute from it would mix old and new. A node without a
+    /// value cannot be mixed with anything: whoever can do without it need not wait for it.
+    fn stale(&self) -> BTreeSet<&'a str> {
+        let graph = self.graph;
+        let mut stale: BTreeSet<&str> = BTreeSet::new();
+        for node in graph.in_order().filter(|node| node.kind.has_task() && !node.kind.is_tick()) {
+            if self.next.cell(&node.name).is_none() {
+                continue;
+            }
+            let Some(wanted) = self.wanted(node) else { continue };
+            let last = self.next.computation(&node.name);
+            let settled = last.is_some_and(|last| last.status == Status::Done && last.computed_with == wanted);
+            if !settled || node.gate.upstreams().iter().any(|name| stale.contains(name)) {
+                stale.insert(&node.name);
+            }
+        }
+        stale
+    }
+
+    pub(super) fn arm(&mut self) {
+        if self.next.archived_at.is_some() {
+            return;
+        }
+        for node in self.graph.in_order().filter(|node| node.kind.is_tick()) {
+            if let Some(due) =
+                self.next.cell(&node.name).and_then(|cell| due_at(&cell.value)).filter(|due| *due > self.now)
+            {
+                self.changes.ticks.insert(node.name.clone(), due);
+            }
+        }
+    }
+}
+
+/// Everything that is set, by name; a loop sees what its last iteration handed on under its own name.
+fn input(execution: &Execution, own: Option<(&str, &Value)>) -> Json {
+    let cells = execution.nodes.iter().filter_map(|(name, state)| Some((name.as_str(), &state.cell.as_ref()?.value)));
+    let mut values: BTreeMap<&str, &Value> = cells.collect();
+    values.extend(own);
+    Json::of(&values)
+}

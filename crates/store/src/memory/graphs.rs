@@ -1,0 +1,51 @@
+use super::Memory;
+use super::state::State;
+use crate::{Applied, Definition, Graphs, Result};
+use async_trait::async_trait;
+use everbeat_model::event::line;
+use everbeat_model::graph::Graph;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[async_trait]
+impl Graphs for Memory {
+    async fn apply(&self, graph: Arc<Graph>) -> Result<Applied> {
+        let now = self.now();
+        let mut state = self.lock();
+        if let Some(definition) = state.definition(&graph.name, None).filter(|latest| latest.graph == graph) {
+            return Ok(Applied { definition: definition.clone(), new: false });
+        }
+        let serial = state.graphs.keys().next_back().map_or(1, |last| last + 1);
+        let definition = Definition { serial, graph: graph.clone(), applied_at: now };
+        state.graphs.insert(serial, definition.clone());
+        let standing = state.executions.iter().filter(|(_, row)| {
+            row.execution.archived_at.is_none() && state.graphs[&row.definition].graph.name == graph.name
+        });
+        let notes: Vec<_> = standing.map(|(id, _)| (now, *id)).collect();
+        state.agenda.extend(notes);
+        state.append(now, &[line("graph.applied", &graph.name, None, None)]);
+        state.version += 1;
+        Ok(Applied { definition, new: true })
+    }
+
+    async fn graph(&self, name: &str, version: Option<&str>) -> Result<Option<Definition>> {
+        Ok(self.lock().definition(name, version).cloned())
+    }
+
+    async fn graphs(&self, after: Option<&str>, limit: usize) -> Result<Vec<Definition>> {
+        let state = self.lock();
+        let latest: BTreeMap<&str, &Definition> =
+            state.graphs.values().map(|definition| (definition.graph.name.as_str(), definition)).collect();
+        let rest = latest.into_iter().filter(|(name, _)| after.is_none_or(|after| *name > after));
+        Ok(rest.take(limit).map(|(_, definition)| definition.clone()).collect())
+    }
+}
+
+impl State {
+    /// The latest definition of a name, or of one version of it.
+    pub(super) fn definition(&self, name: &str, version: Option<&str>) -> Option<&Definition> {
+        self.graphs.values().rev().find(|definition| {
+            definition.graph.name == name && version.is_none_or(|version| definition.graph.version == version)
+        })
+    }
+}

@@ -156,7 +156,12 @@ impl Work<'_> {
             Command::Failed { node, run, error } => self.fail(&node, run, error),
             Command::Archive => _ = self.next.archived_at.get_or_insert(self.now),
             Command::Unarchive => self.next.archived_at = None,
-            Command::Retry(node) => self.forget(&node),
+            Command::Retry(node) => {
+                self.again(&node);
+                if let Some(computation) = self.computation(&node) {
+                    (computation.iterations, computation.state) = (0, None);
+                }
+            }
             Command::Abandon(node) => {
                 if let Some(run) = self.next.running(&node) {
                     self.changes.stop.push(run);
@@ -214,6 +219,14 @@ impl Work<'_> {
             && state.computation.take().is_some()
         {
             self.changes.computations.insert(node.to_string());
+        }
+    }
+
+    /// Stops the node's computation, if it runs, to have it computed again.
+    pub(super) fn again(&mut self, node: &str) {
+        self.changes.stop.extend(self.next.running(node));
+        if let Some(computation) = self.computation(node) {
+            computation.status = Status::Next;
         }
     }
 

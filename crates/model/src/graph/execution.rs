@@ -58,7 +58,8 @@ impl Computation {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Status {
     Running(RunId),
-    /// Of a loop: an iteration ended and asked for another.
+    /// To be computed again: an iteration of a loop asked for another, what it ran on has changed, or
+    /// somebody asked for it. The ticks that fired for it still count.
     Next,
     Done,
     /// For good, until something upstream changes.

@@ -355,7 +355,6 @@ mod tests {
             );
         }
         let graph = graph(Value::Array(nodes));
-        eprintln!("CHART<<{}>>CHART", mermaid_of(&graph, &Execution::default(), StoreTime(1)));
         let lines = parse(&mermaid(&graph));
         for (place, node) in graph.nodes().iter().enumerate() {
             let label: Vec<String> = [Some(node.name.clone()), Some(node.kind.as_str().to_string()), node.task.clone()]

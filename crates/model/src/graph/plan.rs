@@ -167,7 +167,7 @@ fn node_run(execution: ExecutionId, graph: &Graph, start: &Start, defaults: &Def
         queue: defaults.queue.clone(),
         priority: 0,
         input: start.input.clone(),
-        args: node.args.as_ref().map(|args| Json::of(args)),
+        args: node.args.as_ref().map(Json::of),
         policy: policy(&node.options.policy, &defaults.policy),
         unique_key: None,
         parent: Some(Parent { execution, node: start.node.clone() }),

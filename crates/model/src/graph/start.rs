@@ -33,9 +33,11 @@ impl<'a> Work<'a> {
             if runs && (current || self.may_finish(node, wanted.as_ref())) {
                 continue;
             }
-            if runs {
+            match (runs, &wanted) {
+                (true, None) => self.forget(&node.name),
                 // What it was started with is no longer so.
-                self.forget(&node.name);
+                (true, Some(_)) => self.again(&node.name),
+                (false, _) => {}
             }
             let Some(wanted) = wanted.filter(|_| !current) else { continue };
             if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
@@ -81,10 +83,10 @@ impl<'a> Work<'a> {
     /// tick counts anew only when it is due.
     fn wanted(&self, node: &Node) -> Option<Revisions> {
         let last = self.next.computation(&node.name);
-        let fires = node.gate.holds(&self.view());
         let none = BTreeMap::new();
         let before = last.map_or(&none, |last| &last.computed_with);
-        if !fires && !(last.is_some() && node.gate.holds(&Standing { now: self.view(), computed_with: before })) {
+        // A tick that fired for it counts although it is armed again by now.
+        if !node.gate.holds(&Standing { now: self.view(), computed_with: before }) {
             return None;
         }
         let mut wanted = BTreeMap::new();

@@ -2,9 +2,10 @@
 
 use crate::engine::lock;
 use crate::view::RunView;
+use crate::waiters::Awaited;
 use crate::{Engine, Error, Result, within};
 use everbeat_model::run::{Kind, Spec, check_key, check_name};
-use everbeat_model::{Attempt, Invalid, Json, NewRun, Policy, PolicyPatch, ReplicaId, Run, RunId, StoreTime};
+use everbeat_model::{Attempt, Invalid, Json, NewRun, Parent, Policy, PolicyPatch, ReplicaId, Run, RunId, StoreTime};
 use everbeat_store::{Cancelled, Enqueue, Enqueued, Idempotency, Reopened, RunFilter};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +76,7 @@ impl Engine {
             };
             runs.push(self.new_run(submit, &mut policies).await.map_err(within)?);
         }
-        let answers = self.core.enqueuer.enqueue(Enqueue { runs, idempotency }).await?;
+        let answers = self.core.enqueues.ask(Enqueue { runs, idempotency }).await?;
         let submission =
             |answer: Enqueued| Submission { id: answer.id(), created: matches!(answer, Enqueued::Created(_)) };
         Ok(answers.into_iter().map(submission).collect())
@@ -114,7 +115,7 @@ impl Engine {
     }
 
     /// A task that no replica or worker has ever offered is a mistake more often than not.
-    async fn check_task(&self, task: &str) -> Result<()> {
+    pub(crate) async fn check_task(&self, task: &str) -> Result<()> {
         if self.core.tasks.contains(task) || lock(&self.core.known_tasks).contains(task) {
             return Ok(());
         }
@@ -140,7 +141,7 @@ impl Engine {
 
     /// Waits until the run is finished, at most `timeout`; answers it as it is then.
     pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<RunView> {
-        let waiting = self.core.waiters.register(id);
+        let waiting = self.core.waiters.register(Awaited::Run(id));
         let env = self.core.env.clone();
         let until = env.boot() + timeout;
         loop {
@@ -167,7 +168,10 @@ impl Engine {
                     hint: "only unfinished runs can be cancelled".to_string(),
                 });
             }
-            Cancelled::Ended => self.core.waiters.tell(id),
+            Cancelled::Ended => {
+                self.core.waiters.tell(Awaited::Run(id));
+                self.core.noted.notify_one();
+            }
             Cancelled::Asked => {}
         }
         self.core.store.wake();
@@ -178,6 +182,10 @@ impl Engine {
     pub async fn retry(&self, id: RunId) -> Result<RunView> {
         let run = self.stored_run(id).await?;
         let conflict = |problem: String, hint: &str| Error::Conflict { problem, hint: hint.to_string() };
+        if let Some(Parent { execution, node }) = &run.spec.parent {
+            let problem = format!("run {id} computes node {node:?} of execution {execution}");
+            return Err(conflict(problem, "retry the node instead: its execution decides what is computed"));
+        }
         match self.core.store.reopen(id, run.attempt).await? {
             Reopened::Ready => {}
             Reopened::NotFound => return Err(not_found(id)),

@@ -1,7 +1,7 @@
 use crate::perform::Entry;
 use crate::sign::Signer;
 use everbeat_model::policy::HeartbeatMode;
-use everbeat_model::{Json, RunId};
+use everbeat_model::{Json, Parent, RunId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -66,6 +66,21 @@ impl Ctx {
 
     pub fn task(&self) -> &str {
         &self.entry.claimed.spec.task
+    }
+
+    /// What the definition of the node says besides the input; none of other shapes or of other runs.
+    pub fn args<T: DeserializeOwned>(&self) -> Option<T> {
+        self.entry.claimed.spec.args.as_ref().and_then(|args| args.read().ok())
+    }
+
+    /// The node of an execution that this attempt computes, if it does.
+    pub fn parent(&self) -> Option<&Parent> {
+        self.entry.claimed.spec.parent.as_ref()
+    }
+
+    /// What a task that is told how to work reads: the arguments of its node, or else its input.
+    pub fn orders<'a>(&'a self, input: &'a Json) -> &'a Json {
+        self.entry.claimed.spec.args.as_ref().unwrap_or(input)
     }
 
     /// Says that the work advances. The answer tells whether to go on.

@@ -1,17 +1,19 @@
-use crate::enqueue::{self, Enqueuer};
+use crate::advance::{Ask, ReplicaPlanner};
+use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};
 use crate::life::{Life, Phase};
 use crate::perform::Entry;
 use crate::waiters::{self, Waiters};
 use crate::{Locks, Result, Settings, Tasks};
+use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
 use everbeat_model::{BootInstant, ReplicaId, StoreTime};
-use everbeat_store::Store;
+use everbeat_store::{Enqueue, Planner, Start, Store};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 /// One replica: takes runs, performs them, and watches over the others.
@@ -28,11 +30,16 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) tasks: Tasks,
     pub(crate) locks: Option<Arc<dyn Locks>>,
-    pub(crate) clock: StoreClock,
+    pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
-    pub(crate) enqueuer: Enqueuer,
+    pub(crate) enqueues: Batcher<Enqueue>,
+    pub(crate) starts: Batcher<Start>,
+    pub(crate) asks: Batcher<Ask>,
+    pub(crate) planner: Arc<dyn Planner>,
+    /// There may be executions to look at.
+    pub(crate) noted: Notify,
     pub(crate) known_tasks: Mutex<BTreeSet<String>>,
-    ids: Sequence,
+    ids: Arc<Sequence>,
     life: Mutex<Option<Arc<Life>>>,
     stopping: AtomicBool,
     ended: watch::Sender<bool>,
@@ -59,18 +66,27 @@ impl Engine {
         locks: Option<Arc<dyn Locks>>,
     ) -> Result<Engine> {
         settings.check()?;
-        let (enqueuer, submissions) = Enqueuer::new();
+        let (enqueues, enqueued) = Batcher::new();
+        let (starts, started) = Batcher::new();
+        let (asks, asked) = Batcher::new();
+        let (clock, ids) = (Arc::new(StoreClock::default()), Arc::new(Sequence::default()));
+        let defaults = Defaults { policy: Arc::new(settings.runs.clone()), queue: "default".to_string() };
+        let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
         let core = Core {
             env,
             store,
             settings,
             tasks,
             locks,
-            clock: StoreClock::default(),
+            clock,
             waiters: Waiters::default(),
-            enqueuer,
+            enqueues,
+            starts,
+            asks,
+            planner: Arc::new(planner),
+            noted: Notify::new(),
             known_tasks: Mutex::default(),
-            ids: Sequence::default(),
+            ids,
             life: Mutex::default(),
             stopping: AtomicBool::new(false),
             ended: watch::Sender::new(false),
@@ -79,9 +95,14 @@ impl Engine {
             offered: AtomicBool::new(false),
         };
         let core = Arc::new(core);
-        let enqueue = core.env.spawn("enqueue", enqueue::run(core.clone(), submissions).boxed());
-        let waiters = core.env.spawn("waiters", waiters::run(core.clone()).boxed());
-        Ok(Engine { core, tasks: Arc::new(Mutex::new(vec![enqueue, waiters])) })
+        let spawn = |name, task| core.env.spawn(name, task);
+        let tasks = vec![
+            spawn("enqueue", batch::run(core.clone(), enqueued).boxed()),
+            spawn("start", batch::run(core.clone(), started).boxed()),
+            spawn("ask", batch::run(core.clone(), asked).boxed()),
+            spawn("waiters", waiters::run(core.clone()).boxed()),
+        ];
+        Ok(Engine { core, tasks: Arc::new(Mutex::new(tasks)) })
     }
 
     /// Joins the cluster and begins to work, in the background.

@@ -43,6 +43,7 @@ impl Error {
                     if known.is_empty() { "none yet".to_string() } else { known.join(", ") }
                 )
             }
+            Error::NotFound { what: "node", .. } => "look at the nodes of the execution's graph".to_string(),
             Error::NotFound { what, .. } => format!("check the id; `everbeat ls {what}s` lists what there is"),
             Error::Conflict { hint, .. } => hint.clone(),
             Error::Store(everbeat_store::Error::Unavailable(_)) => {

@@ -3,7 +3,9 @@
 //! Time, chance and task spawning enter through [`Env`] alone, so that the same code runs in a server
 //! and in the simulation. A replica owns its tasks: dropping them is its crash.
 
+mod advance;
 mod attend;
+mod batch;
 mod builtin;
 mod claim;
 mod commands;
@@ -12,7 +14,9 @@ mod engine;
 mod enqueue;
 mod env;
 mod error;
+mod executions;
 mod explain;
+mod graphs;
 mod handler;
 mod judge;
 mod life;
@@ -32,6 +36,7 @@ pub use ctx::{Beat, Ctx, Stop};
 pub use engine::{Engine, Readiness};
 pub use env::{Env, Task, within};
 pub use error::Error;
+pub use executions::{ExecutionView, Got, StartExecution, Wait};
 pub use explain::Explanation;
 pub use handler::{Failure, Handler, Tasks};
 pub use locks::{LockGuard, Locks};

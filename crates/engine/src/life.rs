@@ -8,7 +8,7 @@ use crate::locks::LockGuard;
 use crate::perform::{Condemned, Entry, Table};
 use crate::settle::{Draft, Ended};
 use crate::sign::Signer;
-use crate::{Ctx, Failure, Stop, attend, claim, judge, renew, settle, sign, sweep};
+use crate::{Ctx, Failure, Stop, advance, attend, claim, judge, renew, settle, sign, sweep};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
@@ -115,6 +115,7 @@ impl Life {
                 spawn("sign", sign::run(life.clone(), signs).boxed()),
                 spawn("judge", judge::run(life.clone()).boxed()),
                 spawn("attend", attend::run(life.clone()).boxed()),
+                spawn("advance", advance::run(life.clone()).boxed()),
                 spawn("sweep", sweep::run(life.clone()).boxed()),
                 spawn("claim", claim::run(life.clone()).boxed()),
             ];

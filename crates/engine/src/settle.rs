@@ -3,6 +3,7 @@
 
 use crate::life::{Life, Phase, Turn};
 use crate::perform::Entry;
+use crate::waiters::Awaited;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Ending, Json, Outcome, Settled, Settlement, Verdict, VerdictId};
@@ -125,7 +126,7 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
             match answer {
                 Settled::Done => {
                     freed |= table.settled(&ended.entry);
-                    life.core.waiters.tell(ended.entry.claimed.lease.run_id);
+                    told(life, &ended);
                     counts.add(ended.ending.outcome);
                 }
                 Settled::Fenced => {
@@ -190,7 +191,7 @@ async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), Sto
         let done = settled.next().unwrap_or(false);
         if done {
             freed |= life.table().settled(&ended.entry);
-            life.core.waiters.tell(ended.entry.claimed.lease.run_id);
+            told(life, ended);
             counts.add(ended.ending.outcome);
         }
         !done
@@ -199,6 +200,15 @@ async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), Sto
         life.freed.notify_one();
     }
     Ok(())
+}
+
+/// Tells whom the end of an attempt may concern here.
+fn told(life: &Life, ended: &Ended) {
+    let claimed = &ended.entry.claimed;
+    life.core.waiters.tell(Awaited::Run(claimed.lease.run_id));
+    if claimed.spec.parent.is_some() {
+        life.core.noted.notify_one();
+    }
 }
 
 async fn record_fenced(life: &Life, late: Vec<Ended>) {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 const BATCH: usize = 500;
 const INDEX_PAGE: usize = 10_000;
 const FORGET_BATCH: usize = 1000;
+/// The net under executions is looked at in every so many sweeps: nothing should ever be in it.
+const STRANDED_EVERY: u32 = 10;
 
 pub(crate) async fn run(life: Arc<Life>) {
     let settings = &life.core.settings;
@@ -56,6 +58,13 @@ async fn sweep(life: &Life, due: bool, nudged: bool, unperformed: &mut Unperform
     if settings.hole != Some(Hole::LeaseNobodyPerforms) {
         reconcile(life, unperformed).await?;
     }
+    if life.call_in(Turn::Sweep, store.sweep_due("stranded", settings.sweep_interval * STRANDED_EVERY)).await? {
+        let stranded = life.call_in(Turn::Sweep, store.note_stranded(BATCH)).await?;
+        if stranded > 0 {
+            tracing::warn!(stranded, "executions whose runs ended without notice are looked at");
+            life.core.noted.notify_one();
+        }
+    }
     if life.core.clean_due() {
         if life.call_in(Turn::Sweep, store.sweep_due("retention", settings.clean_interval / 2)).await? {
             forget(life).await?;
@@ -87,6 +96,7 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
         life.core.store.wake();
         life.freed.notify_one();
+        life.core.noted.notify_one();
         if returned == 0 {
             // All of them were settled or asked to cancel meanwhile; the next sweep looks again.
             return Ok(());

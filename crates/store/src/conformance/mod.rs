@@ -17,8 +17,11 @@ mod claim;
 mod clock;
 mod enqueue;
 mod events;
+mod executions;
 mod fixture;
+mod graphs;
 mod lists;
+mod node_runs;
 mod promote;
 mod queues;
 mod reopen;
@@ -27,6 +30,7 @@ mod rescue;
 mod retention;
 mod settle;
 mod sign;
+mod steps;
 mod sweeps;
 mod tasks;
 mod text;
@@ -214,6 +218,7 @@ macro_rules! conformance {
             audit {
                 an_audit_counts_every_run_once
                 an_audit_of_an_empty_store_names_every_count
+                an_audit_counts_executions_and_what_they_compute
             }
             retention {
                 retention_forgets_only_what_finished_long_ago
@@ -227,6 +232,72 @@ macro_rules! conformance {
                 names_and_keys_are_never_code
                 a_large_input_survives
                 every_field_of_a_policy_survives
+            }
+            graphs {
+                a_definition_reads_back_as_it_was_applied
+                the_same_definition_again_is_not_new
+                other_content_under_the_same_version_is_another_definition_and_counts
+                the_order_of_nodes_belongs_to_a_definition
+                the_latest_definition_of_each_version_is_found
+                graphs_are_listed_by_name_in_pages
+                the_same_definition_from_many_sides_at_once_is_new_once
+                a_graph_of_thousands_of_nodes_reads_back
+            }
+            executions {
+                a_start_without_values_creates_an_empty_execution
+                values_given_with_a_start_are_set_as_one_revision
+                an_unknown_graph_or_version_starts_nothing
+                refused_values_store_nothing
+                a_batch_of_starts_answers_in_order_with_mixed_fates
+                the_same_start_again_exists
+                an_idempotency_key_answers_with_the_execution_it_started
+                a_key_of_runs_is_not_one_of_starts
+                one_idempotency_key_from_many_sides_at_once_starts_one
+                a_singleton_finds_the_standing_one
+                a_singleton_from_many_sides_at_once_makes_one
+                an_archived_singleton_lets_another_one_start
+                a_singleton_is_not_brought_back_while_another_one_stands
+                a_node_run_becomes_ready_with_the_set_that_opens_its_gate
+                the_same_value_again_changes_neither_revision_nor_stamp
+                several_commands_in_one_advance_each_get_their_revision
+                a_refused_command_changes_nothing
+                an_archived_execution_refuses_to_be_changed
+                a_batch_of_advances_answers_in_order
+                ten_sides_that_set_at_once_lose_nothing
+                metadata_goes_with_the_values_it_was_set_with
+                an_unknown_execution_has_nothing
+                an_execution_of_a_thousand_nodes_starts_and_is_set
+            }
+            node_runs {
+                a_result_is_there_after_the_next_look
+                an_advance_takes_finished_runs_with_it
+                a_join_waits_for_both_sides
+                runs_that_finish_at_once_lose_no_result
+                many_lookers_take_many_notes
+                a_look_takes_no_more_than_its_limit_and_the_longest_due_first
+                a_run_that_goes_on_notes_nothing
+                a_run_that_fails_for_good_fails_its_node
+                a_failed_node_is_computed_anew_when_something_upstream_changes
+                a_changed_input_ends_the_ready_run_as_superseded
+                a_changed_input_ends_the_scheduled_run_too
+                a_changed_input_asks_the_leased_run_to_cancel_and_its_result_is_ignored
+                a_gate_that_shuts_clears_what_was_computed_and_stops_what_runs
+                a_node_run_that_a_user_cancels_fails_its_node
+                an_abandoned_computation_fails_and_its_run_is_stopped
+                a_retry_stops_the_run_and_computes_anew
+                a_run_that_ends_in_an_archived_execution_is_taken_note_of
+                an_unchanged_result_wakes_nobody
+                a_run_without_a_result_gives_null_which_is_a_value
+                args_and_parent_are_read_back_everywhere
+                a_plain_run_keeps_its_args
+                retention_keeps_a_finished_run_that_its_execution_has_not_noted
+                a_mutation_writes_its_target_without_a_revision
+                a_mutation_of_several_takes_them_by_name
+                a_historian_keeps_what_its_upstreams_were
+                a_loop_keeps_each_iteration
+                callbacks_are_runs_made_with_the_change
+                a_reopened_run_of_a_finished_node_changes_nothing
+                an_execution_is_written_to_while_its_runs_end
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

@@ -26,7 +26,8 @@ use uuid::Uuid;
 /// In one order, so that two servers do not lock each other out.
 const LOCK: &str = "select 1 from execution e where e.id = any($1::uuid[]) order by e.id for update";
 
-const TAKE_NOTES: &str = "delete from agenda a where a.execution_id = any($1::uuid[])";
+const TAKE_NOTES: &str =
+    "delete from agenda a where a.execution_id = any($1::uuid[]) returning a.execution_id, a.due_at";
 
 /// Locks those that are due, passing over what another server looks at; a note of an execution that is
 /// unknown is taken all the same.
@@ -131,9 +132,10 @@ async fn try_advance(
     }
     let load = locked_sql();
     let rows = transaction.all(&[(LOCK, &[&ids]), (TAKE_NOTES, &[&ids]), (&load, &[&ids])]).await?;
-    let locked = rows.last().into_iter().flatten().map(Locked::of).collect();
+    let locked = rows[2].iter().map(Locked::of).collect();
+    let taken = rows[1].iter().map(|row| (row.get(0), row.get(1))).collect();
     let wanted = batch.iter().map(|advance| (advance.execution, advance.commands.clone())).collect();
-    carry_on(transaction, store, locked, wanted, planner).await
+    carry_on(transaction, store, Found { locked, taken }, wanted, planner).await
 }
 
 pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Planner) -> Result<Looked> {
@@ -190,23 +192,30 @@ async fn try_look(
     }
     let load = locked_sql();
     let rows = transaction.all(&[(TAKE_NOTES, &[&ids]), (&load, &[&ids])]).await?;
-    let locked = rows.last().into_iter().flatten().map(Locked::of).collect();
+    let found = Found { locked: rows[1].iter().map(Locked::of).collect(), taken: BTreeMap::new() };
     let wanted = looked.iter().map(|id| (*id, Vec::new())).collect();
-    carry_on(transaction, store, locked, wanted, planner).await.map(|_| ())
+    carry_on(transaction, store, found, wanted, planner).await.map(|_| ())
+}
+
+/// Locked executions, and the last due note of each that was taken.
+struct Found {
+    locked: Vec<Locked>,
+    taken: BTreeMap<Uuid, i64>,
 }
 
 /// Decides over each in the order asked for, and writes it all.
 async fn carry_on(
     transaction: &Transaction<'_>,
     store: &Postgres,
-    locked: Vec<Locked>,
+    found: Found,
     wanted: Vec<(ExecutionId, Vec<Command>)>,
     planner: &dyn Planner,
 ) -> Outcome<Vec<Advanced>> {
+    let Found { locked, taken } = found;
     let serials = locked.iter().map(|locked| if locked.moved() { locked.latest } else { locked.read.definition });
     let graphs = definitions(transaction, &store.definitions, &serials.collect()).await?;
     let standing = standing(transaction, &locked, &wanted).await?;
-    let mut decisions = Decisions { planner, graphs, standing, decided: Vec::new(), ticks: Vec::new() };
+    let mut decisions = Decisions { planner, graphs, standing, taken, decided: Vec::new(), ticks: Vec::new() };
     let mut locked: BTreeMap<ExecutionId, Locked> = locked.into_iter().map(|locked| (locked.read.id, locked)).collect();
     let mut answers = Vec::with_capacity(wanted.len());
     for (id, commands) in wanted {
@@ -241,6 +250,7 @@ struct Decisions<'a> {
     planner: &'a dyn Planner,
     graphs: BTreeMap<u64, Arc<Graph>>,
     standing: BTreeMap<String, ExecutionId>,
+    taken: BTreeMap<Uuid, i64>,
     decided: Vec<Decided>,
     ticks: Vec<(Uuid, i64)>,
 }
@@ -253,6 +263,8 @@ impl Decisions<'_> {
             && commands.contains(&Command::Unarchive);
         if let Some(other) = self.standing.get(&name).filter(|_| returns) {
             let refusal = not_alone(&name, *other);
+            // What is refused as a whole leaves its note to whoever looks next.
+            self.ticks.extend(self.taken.get(&id.0).map(|due| (id.0, *due)));
             return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
         }
         let moved = locked.moved();

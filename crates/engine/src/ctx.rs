@@ -1,7 +1,7 @@
 use crate::perform::Entry;
 use crate::sign::Signer;
 use everbeat_model::policy::HeartbeatMode;
-use everbeat_model::{Json, Parent, RunId};
+use everbeat_model::{Json, Parent, RunId, StoreTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -81,6 +81,11 @@ impl Ctx {
     /// What a task that is told how to work reads: the arguments of its node, or else its input.
     pub fn orders<'a>(&'a self, input: &'a Json) -> &'a Json {
         self.entry.claimed.spec.args.as_ref().unwrap_or(input)
+    }
+
+    /// The store's time, as far as known: that of the grant, carried on by this machine's boot clock.
+    pub fn now(&self) -> StoreTime {
+        self.entry.claimed.lease.granted_at.plus(self.signer.now().since(self.entry.started))
     }
 
     /// Says that the work advances. The answer tells whether to go on.

@@ -3,7 +3,7 @@
 use crate::advance::{Answer, Ask};
 use crate::waiters::Awaited;
 use crate::{Engine, Error, Result, within};
-use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, mermaid_of};
+use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, mermaid_of, summary};
 use everbeat_model::run::check_key;
 use everbeat_model::{BootInstant, ExecutionId, Invalid};
 use everbeat_store::{ExecutionFilter, Idempotency, Peek, Remembered, Start, Started, Stored};
@@ -26,6 +26,14 @@ pub struct StartExecution {
 pub struct ExecutionView {
     pub stored: Stored,
     pub nodes: BTreeMap<String, NodeView>,
+}
+
+impl ExecutionView {
+    /// The execution for people to read.
+    pub fn summary(&self) -> String {
+        let Stored { id, graph, execution, created_at, updated_at, .. } = &self.stored;
+        summary(graph, execution, &self.nodes, &id.to_string(), *created_at, *updated_at)
+    }
 }
 
 /// Which value is waited for.

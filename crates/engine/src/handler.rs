@@ -54,6 +54,11 @@ impl Tasks {
         self.0.insert(name.into(), Arc::new(handler));
     }
 
+    /// Takes in all of another set; of two with one name the later counts.
+    pub fn extend(&mut self, others: Tasks) {
+        self.0.extend(others.0);
+    }
+
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {
         self.0.get(name)
     }

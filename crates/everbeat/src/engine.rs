@@ -1,7 +1,8 @@
 use crate::task::Typed;
-use crate::{StoreOptions, System, open_store};
-use everbeat_engine::{Ctx, Env, Failure, RunView, Settings, Submit, Tasks};
-use everbeat_model::{Json, Policy, PolicyPatch, RunId, RunState};
+use crate::{Execution, GraphDefinition, StoreOptions, System, Values, open_store};
+use everbeat_engine::{Ctx, Env, Failure, RunView, Settings, StartExecution, Submit, Tasks};
+use everbeat_model::graph::Graph;
+use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
 use everbeat_supervisor::HostLocks;
 use serde::Serialize;
@@ -22,6 +23,7 @@ pub struct Builder {
     url: String,
     data_dir: Option<PathBuf>,
     tasks: Tasks,
+    graphs: Vec<Graph>,
     settings: Settings,
 }
 
@@ -37,12 +39,22 @@ pub enum Error {
     RunEnded { id: RunId, state: RunState, error: Json },
     #[error("the result of run {id} is of another type: {problem}")]
     ResultType { id: RunId, problem: String },
+    #[error("node {node:?} of execution {execution} failed: {reason}")]
+    NodeFailed { execution: ExecutionId, node: String, reason: String },
+    #[error("the value of node {node:?} of execution {execution} is of another type: {problem}")]
+    ValueType { execution: ExecutionId, node: String, problem: String },
 }
 
 impl Engine {
     /// Begins with a store: `sqlite://path`, `postgres://…` or `memory:`.
     pub fn open(url: impl Into<String>) -> Builder {
-        Builder { url: url.into(), data_dir: None, tasks: crate::tasks(), settings: Settings::default() }
+        Builder {
+            url: url.into(),
+            data_dir: None,
+            tasks: crate::tasks(),
+            graphs: Vec::new(),
+            settings: Settings::default(),
+        }
     }
 
     /// Submits a run of a task with typed input.
@@ -59,6 +71,24 @@ impl Engine {
     /// A handle on a run that exists already.
     pub fn run(&self, id: RunId) -> RunHandle {
         RunHandle { id, engine: self.engine.clone() }
+    }
+
+    /// Starts an execution of a graph, or finds the one of a singleton graph.
+    pub async fn start(&self, graph: &str) -> Result<Execution, Error> {
+        self.start_with(graph, Values::new()).await
+    }
+
+    /// The same with values that are set from the beginning.
+    pub async fn start_with(&self, graph: &str, values: Values) -> Result<Execution, Error> {
+        let values = values.into_map().into_iter().collect();
+        let start = StartExecution { graph: graph.to_string(), values, ..StartExecution::default() };
+        let (id, _) = self.engine.start_execution(start, None).await?;
+        Ok(self.execution(id))
+    }
+
+    /// A handle on an execution that exists already.
+    pub fn execution(&self, id: ExecutionId) -> Execution {
+        Execution { id, engine: self.engine.clone() }
     }
 
     /// Stops claiming, lets work finish for the configured grace, releases the rest, and leaves.
@@ -83,6 +113,13 @@ impl Builder {
         O: Serialize + 'static,
     {
         self.tasks.add(name, Typed::new(function));
+        self
+    }
+
+    /// Registers the functions of a graph, and applies its definition at the start.
+    pub fn graph(mut self, definition: GraphDefinition) -> Builder {
+        self.tasks.extend(definition.tasks);
+        self.graphs.push(definition.graph);
         self
     }
 
@@ -125,6 +162,9 @@ impl Builder {
         let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);
         let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, locks)?;
         engine.start();
+        for graph in self.graphs {
+            engine.apply_graph(graph, false).await?;
+        }
         Ok(Engine { engine })
     }
 }

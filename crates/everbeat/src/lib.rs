@@ -21,15 +21,23 @@
 //! ```
 
 mod engine;
+mod execution;
+mod graph;
 #[doc(hidden)]
 pub mod jq;
+mod key;
 mod open;
 mod system;
 mod task;
 
 pub use engine::{Builder, Engine, Error, RunHandle};
-pub use everbeat_engine::{Beat, Ctx, Env, Failure, Handler, Liveness, RunView, Settings, Stop, Submit, Tasks};
+pub use everbeat_engine::{
+    Beat, Ctx, Env, ExecutionView, Failure, Handler, Liveness, RunView, Settings, Stop, Submit, Tasks, Wait,
+};
 pub use everbeat_model as model;
+pub use execution::Execution;
+pub use graph::{GraphBuilder, GraphDefinition, Iteration, Saved};
+pub use key::{IntoGate, Key, Values, all, always, any, not};
 pub use open::{StoreOptions, open_store};
 pub use system::System;
 

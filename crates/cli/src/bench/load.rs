@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use ureq::Body;
+use ureq::http::Response;
 
 /// A server inside this process, on a loopback port of its own.
 pub(crate) struct Server {
@@ -94,18 +96,18 @@ pub(crate) fn drive(url: &str, runs: u64, batch: u64, latency_runs: u64) -> Resu
     Ok(Driven { enqueue_per_s, claim_to_settle_per_s, enqueue_to_start_ms })
 }
 
-struct Client {
+pub(crate) struct Client {
     url: String,
     agent: ureq::Agent,
 }
 
 impl Client {
-    fn new(url: &str) -> Client {
+    pub(crate) fn new(url: &str) -> Client {
         let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(120))).build();
         Client { url: url.to_string(), agent: config.into() }
     }
 
-    fn ready(&self) -> Result<(), Failure> {
+    pub(crate) fn ready(&self) -> Result<(), Failure> {
         let begun = now();
         while self.agent.get(format!("{}/readyz", self.url)).call().is_err() {
             if begun.elapsed() > Duration::from_secs(30) {
@@ -116,23 +118,32 @@ impl Client {
         Ok(())
     }
 
-    fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
         let mut answer = self.agent.get(format!("{}{path}", self.url)).call().map_err(|error| failed(path, &error))?;
         let text = answer.body_mut().read_to_string().map_err(|error| failed(path, &error))?;
         serde_json::from_str(&text).map_err(|error| Failure::server(format!("{path}: {error}"), ""))
     }
 
-    fn post(&self, path: &str, body: Option<&str>) -> Result<String, Failure> {
+    pub(crate) fn post(&self, path: &str, body: Option<&str>) -> Result<String, Failure> {
         let request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
         let answer = match body {
             Some(body) => request.send(body),
             None => request.send("{}"),
         };
+        self.read(path, answer)
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &str) -> Result<String, Failure> {
+        let request = self.agent.put(format!("{}{path}", self.url)).content_type("application/json");
+        self.read(path, request.send(body))
+    }
+
+    fn read(&self, path: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<String, Failure> {
         let mut answer = answer.map_err(|error| failed(path, &error))?;
         answer.body_mut().with_config().limit(64 << 20).read_to_string().map_err(|error| failed(path, &error))
     }
 
-    fn unfinished(&self) -> Result<u64, Failure> {
+    pub(crate) fn unfinished(&self) -> Result<u64, Failure> {
         let queues = self.get("/api/v1/queues")?;
         let count = |queue: &Value| {
             ["scheduled", "ready", "running"].iter().filter_map(|state| queue[state].as_u64()).sum::<u64>()
@@ -159,11 +170,11 @@ fn failed(path: &str, error: &dyn std::fmt::Display) -> Failure {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a stopwatch beside the server, not part of it")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 #[allow(clippy::disallowed_methods, reason = "the load's own thread")]
-fn pause(span: Duration) {
+pub(crate) fn pause(span: Duration) {
     std::thread::sleep(span);
 }

@@ -1,10 +1,12 @@
 //! Measures a server on this machine through its public interface, next to what the same statements
 //! reach without it.
 
+mod graphs;
 mod load;
 mod place;
 
 use crate::exit::{self, Failure};
+use graphs::GraphFigures;
 use place::Place;
 use serde::Serialize;
 use std::time::Duration;
@@ -18,6 +20,9 @@ pub(crate) struct BenchArgs {
     /// How many single runs the latency is measured with
     #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000))]
     latency_runs: u64,
+    /// How many executions of a graph are measured
+    #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    executions: u64,
     /// A PostgreSQL server on which a database may be made (and dropped again) for the measurement
     #[arg(long, env = "EVERBEAT_BENCH_POSTGRES", value_name = "URL")]
     postgres: Option<String>,
@@ -40,6 +45,7 @@ struct Figures {
     /// From the moment the queue is let go until the last run is settled, as the interface shows it.
     claim_to_settle_per_s: f64,
     enqueue_to_start_ms: Percentiles,
+    graphs: GraphFigures,
     raw: Raw,
     ratio: Ratio,
 }
@@ -59,6 +65,8 @@ struct Raw {
 struct Ratio {
     enqueue_to_raw: f64,
     claim_to_settle_to_raw: f64,
+    /// Computations of nodes, to runs that nothing follows from.
+    computations_to_claim_to_settle: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -116,6 +124,10 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
     // The client blocks; it has threads of its own, as another process would.
     let driven = tokio::task::spawn_blocking(move || load::drive(&url, runs, BATCH as u64, latency_runs));
     let driven = driven.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
+    eprintln!("{}: executions of graphs", place.name);
+    let (url, executions) = (server.url.clone(), args.executions);
+    let graphs = tokio::task::spawn_blocking(move || graphs::drive(&url, executions));
+    let graphs = graphs.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
     server.stop().await;
     let figures = Figures {
         store: place.name,
@@ -126,8 +138,10 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
         ratio: Ratio {
             enqueue_to_raw: driven.enqueue_per_s / raw.insert_per_s,
             claim_to_settle_to_raw: driven.claim_to_settle_per_s / raw.claim_and_settle_per_s,
+            computations_to_claim_to_settle: graphs.computations_per_s() / driven.claim_to_settle_per_s,
         },
         enqueue_to_start_ms: percentiles(driven.enqueue_to_start_ms),
+        graphs,
         raw,
     };
     place.clear().await;

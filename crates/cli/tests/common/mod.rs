@@ -216,6 +216,27 @@ impl Server {
         self.send(path, body, headers).unwrap_or_else(|| panic!("POST {path}: no answer"))
     }
 
+    pub(crate) fn put(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.try_put(path, body).unwrap_or_else(|| panic!("PUT {path}: no answer"))
+    }
+
+    /// None: no answer, so that it may or may not have happened.
+    pub(crate) fn try_put(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
+        self.request(|agent, base| {
+            agent.put(format!("{base}{path}")).content_type("application/json").send(body.to_string())
+        })
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> (u16, Value) {
+        let answer = self.request(|agent, base| agent.delete(format!("{base}{path}")).call());
+        answer.unwrap_or_else(|| panic!("DELETE {path}: no answer"))
+    }
+
+    /// The status and the JSON at a path; none for no answer.
+    pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+        self.request(|agent, base| agent.get(format!("{base}{path}")).call())
+    }
+
     /// None: no answer, so that it may or may not have happened.
     pub(crate) fn try_post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
         self.send(path, body, &[])

@@ -23,7 +23,7 @@ pub use decide::{Change, Changes, Command, Start, Ticks, decide};
 pub use describe::{NodeView, ViewState, describe, summary};
 pub use execution::{Cell, Computation, Execution, NodeState, Status};
 pub use filter::{Condition, Direction, Field, Operator, Sort, compare, folded, searchable, sort_class};
-pub use gate::Gate;
+pub use gate::{Comparison, Gate};
 pub use kind::NodeKind;
 pub use mermaid::{mermaid, mermaid_of};
 pub use node::{Graph, Node};

@@ -1,16 +1,25 @@
 //! The store in one SQLite file: one writer thread with group commit, a few readers beside it, one
 //! server process per file.
 
+mod advance;
+mod agenda;
+mod analytics;
 mod audit;
 mod cancel;
+mod carry_out;
 mod claim;
 mod enqueue;
 mod events;
+mod execution_list;
+mod executions;
 mod fault;
+mod filter;
 mod forget;
+mod graphs;
 mod leases;
 mod lock;
 mod migrate;
+mod peek;
 mod promote;
 mod queues;
 mod reader;
@@ -19,11 +28,13 @@ mod replicas;
 mod runs;
 mod settle;
 mod sign;
+mod snapshot;
 mod tasks;
 mod verdicts;
 mod wakes;
 mod writer;
 
+use crate::cells::Definitions;
 use everbeat_store::{Clock, Result};
 use fault::Fault;
 use lock::FileLock;
@@ -39,6 +50,7 @@ pub struct Sqlite {
     writer: Writer,
     readers: Readers,
     wakes: watch::Sender<u64>,
+    definitions: Arc<Definitions>,
     /// After the threads, so that it is released when nobody uses the file any more.
     _lock: FileLock,
 }
@@ -61,12 +73,12 @@ impl Sqlite {
             Ok(reader)
         })?;
         let writer = Writer::start(connection, clock, random)?;
-        Ok(Sqlite { writer, readers, wakes: watch::Sender::new(0), _lock: lock })
+        Ok(Sqlite { writer, readers, wakes: watch::Sender::new(0), definitions: Arc::default(), _lock: lock })
     }
 }
 
 /// More statements than this store has.
-const STATEMENT_CACHE: usize = 128;
+const STATEMENT_CACHE: usize = 256;
 
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "busy_timeout", 5000)?;
@@ -88,6 +100,7 @@ fn configure_reader(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "query_only", true)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "cache_size", -8_192)?;
+    filter::register(connection)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     Ok(())
 }

@@ -1,3 +1,4 @@
+use super::agenda;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;
 use super::writer::Tx;
@@ -103,6 +104,9 @@ impl<'a> Statements<'a> {
         ])?;
         if let Some(key) = &settlement.spec.unique_key {
             free_key(tx, key, id)?;
+        }
+        if let Some(parent) = &settlement.spec.parent {
+            agenda::note(tx, parent.execution, tx.now)?;
         }
         Ok(())
     }

@@ -17,7 +17,9 @@ mod claim;
 mod clock;
 mod enqueue;
 mod events;
+mod executions;
 mod fixture;
+mod graphs;
 mod lists;
 mod promote;
 mod queues;
@@ -27,6 +29,7 @@ mod rescue;
 mod retention;
 mod settle;
 mod sign;
+mod steps;
 mod sweeps;
 mod tasks;
 mod text;
@@ -214,6 +217,7 @@ macro_rules! conformance {
             audit {
                 an_audit_counts_every_run_once
                 an_audit_of_an_empty_store_names_every_count
+                an_audit_counts_executions_and_what_they_compute
             }
             retention {
                 retention_forgets_only_what_finished_long_ago
@@ -227,6 +231,41 @@ macro_rules! conformance {
                 names_and_keys_are_never_code
                 a_large_input_survives
                 every_field_of_a_policy_survives
+            }
+            graphs {
+                a_definition_reads_back_as_it_was_applied
+                the_same_definition_again_is_not_new
+                other_content_under_the_same_version_is_another_definition_and_counts
+                the_order_of_nodes_belongs_to_a_definition
+                the_latest_definition_of_each_version_is_found
+                graphs_are_listed_by_name_in_pages
+                the_same_definition_from_many_sides_at_once_is_new_once
+                a_graph_of_thousands_of_nodes_reads_back
+            }
+            executions {
+                a_start_without_values_creates_an_empty_execution
+                values_given_with_a_start_are_set_as_one_revision
+                an_unknown_graph_or_version_starts_nothing
+                refused_values_store_nothing
+                a_batch_of_starts_answers_in_order_with_mixed_fates
+                the_same_start_again_exists
+                an_idempotency_key_answers_with_the_execution_it_started
+                a_key_of_runs_is_not_one_of_starts
+                one_idempotency_key_from_many_sides_at_once_starts_one
+                a_singleton_finds_the_standing_one
+                a_singleton_from_many_sides_at_once_makes_one
+                an_archived_singleton_lets_another_one_start
+                a_singleton_is_not_brought_back_while_another_one_stands
+                a_node_run_becomes_ready_with_the_set_that_opens_its_gate
+                the_same_value_again_changes_neither_revision_nor_stamp
+                several_commands_in_one_advance_each_get_their_revision
+                a_refused_command_changes_nothing
+                an_archived_execution_refuses_to_be_changed
+                a_batch_of_advances_answers_in_order
+                ten_sides_that_set_at_once_lose_nothing
+                metadata_goes_with_the_values_it_was_set_with
+                an_unknown_execution_has_nothing
+                an_execution_of_a_thousand_nodes_starts_and_is_set
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

@@ -204,7 +204,6 @@ impl State {
         planner: &dyn Planner,
         lines: &mut Vec<String>,
     ) -> Advanced {
-        self.agenda.retain(|(_, noted)| *noted != id);
         let Some(row) = self.executions.get(&id) else { return Advanced::NotFound };
         let name = self.graphs[&row.definition].graph.name.clone();
         let returns = row.singleton && row.execution.archived_at.is_some() && commands.contains(&Command::Unarchive);
@@ -214,6 +213,8 @@ impl State {
         }
         let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
         let moved = latest > row.seen;
+        // What is refused as a whole leaves its note to whoever looks next.
+        self.agenda.retain(|(_, noted)| *noted != id);
         if let Some(row) = self.executions.get_mut(&id).filter(|_| moved) {
             (row.definition, row.seen) = (latest, latest);
         }

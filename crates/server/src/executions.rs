@@ -16,7 +16,7 @@ use axum::http::header::{ACCEPT, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everbeat_engine::{ExecutionView, StartExecution};
-use everbeat_model::graph::{Condition, Sort, summary};
+use everbeat_model::graph::{Condition, Sort};
 use everbeat_model::{ExecutionId, Invalid, Json, StoreTime};
 use everbeat_store::{ExecutionFilter, Stored};
 use serde::{Deserialize, Serialize};
@@ -266,8 +266,7 @@ pub(crate) async fn summarise_execution(
     let params = params.only(&["format"])?;
     let format = params.word("format", &["json", "text"], |word| word)?;
     let view = app.engine.execution(id.id()?).await?;
-    let Stored { id, graph, execution, created_at, updated_at, .. } = &view.stored;
-    let said = summary(graph, execution, &view.nodes, &id.to_string(), *created_at, *updated_at);
+    let said = view.summary();
     let as_text = match format {
         Some(format) => format == "text",
         None => prefers_text(&headers),

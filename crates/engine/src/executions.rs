@@ -3,7 +3,7 @@
 use crate::advance::{Answer, Ask};
 use crate::waiters::Awaited;
 use crate::{Engine, Error, Result, within};
-use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, summary};
+use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, mermaid_of, summary};
 use everbeat_model::run::check_key;
 use everbeat_model::{BootInstant, ExecutionId, Invalid};
 use everbeat_store::{ExecutionFilter, Idempotency, Peek, Remembered, Start, Started, Stored};
@@ -137,6 +137,12 @@ impl Engine {
     pub async fn execution(&self, id: ExecutionId) -> Result<ExecutionView> {
         let stored = self.core.store.execution(id).await?.ok_or_else(|| not_found(id))?;
         Ok(self.execution_view(stored))
+    }
+
+    /// The execution as a Mermaid flowchart, with the state of each node.
+    pub async fn draw_execution(&self, id: ExecutionId) -> Result<String> {
+        let stored = self.core.store.execution(id).await?.ok_or_else(|| not_found(id))?;
+        Ok(mermaid_of(&stored.graph, &stored.execution, self.core.now()))
     }
 
     pub async fn executions(&self, filter: ExecutionFilter) -> Result<Vec<ExecutionView>> {

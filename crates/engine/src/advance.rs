@@ -32,7 +32,9 @@ pub(crate) async fn run(life: Arc<Life>) {
         let next_in = match life.call(core.store.advance_due(LOOK_BATCH, core.planner.clone())).await {
             Ok(looked) => {
                 metrics::counter!("everbeat_looks_total").increment(looked.executions.len() as u64);
-                core.advanced(&looked.executions);
+                if !looked.executions.is_empty() {
+                    core.changed(&looked.executions);
+                }
                 core.waiters.news(looked.news);
                 looked.next_in
             }
@@ -134,11 +136,17 @@ async fn start(core: &Core, starts: Vec<Start>) -> Vec<Outcome<Start>> {
 }
 
 impl Core {
-    /// Tells everybody whom a change of these executions may concern.
+    /// Tells everybody whom a command for these executions may concern, those who look for due ones too.
     fn advanced(&self, executions: &[ExecutionId]) {
+        self.changed(executions);
+        self.noted.notify_one();
+    }
+
+    /// Tells everybody whom a change of these executions may concern, but for whoever looks for due ones:
+    /// one who tells itself never rests.
+    fn changed(&self, executions: &[ExecutionId]) {
         executions.iter().for_each(|id| self.waiters.tell(Awaited::Execution(*id)));
         self.store.wake();
-        self.noted.notify_one();
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -123,9 +123,7 @@ pub fn decide(
     // Time, or a new version of the graph, may have changed what holds.
     work.bumped = false;
     work.come_to_rest();
-    if work.next.archived_at.is_none() {
-        work.start_and_stop(new_run);
-    }
+    work.start_and_stop(new_run);
     work.arm();
     work.changes.archived = work.next.archived_at != archived_before;
     Changes { execution: work.next, ..work.changes }

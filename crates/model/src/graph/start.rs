@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Revisions = BTreeMap<String, u64>;
 
 impl<'a> Work<'a> {
+    /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
     /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
     pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
         loop {
@@ -39,7 +40,8 @@ impl<'a> Work<'a> {
                 (true, Some(_)) => self.again(&node.name),
                 (false, _) => {}
             }
-            let Some(wanted) = wanted.filter(|_| !current) else { continue };
+            let wanted = wanted.filter(|_| !current && self.next.archived_at.is_none());
+            let Some(wanted) = wanted else { continue };
             if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
                 self.start(node, wanted, new_run());
             }

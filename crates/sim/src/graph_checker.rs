@@ -98,6 +98,17 @@ impl Seen {
         }
         let new = row.history.partition_point(|entry| entry.place <= self.place);
         for entry in &row.history[new..] {
+            if truth.tracing {
+                let by = entry.run.map(|run| truth.name(run));
+                let value = entry.value.as_ref().map_or("nothing", |value| value.as_str());
+                let line = format!(
+                    "{} of {} becomes {value} with revision {}, by {by:?}",
+                    entry.node,
+                    truth.execution(id),
+                    entry.revision
+                );
+                truth.trace.push(format!("{:>10.3} ms  {line}", now as f64 / 1000.0));
+            }
             self.check_entry(state, truth, id, entry)?;
             self.take(entry);
             match &entry.value {

@@ -56,6 +56,7 @@ pub(crate) struct Truth {
     pub(crate) common: Vec<Window>,
     pub(crate) broken: Option<(&'static str, String)>,
     pub(crate) names: BTreeMap<RunId, usize>,
+    pub(crate) execution_names: BTreeMap<ExecutionId, usize>,
 }
 
 /// One boot of one replica: the process, which may live several lives.
@@ -135,6 +136,12 @@ impl Truth {
     pub(crate) fn name(&mut self, run: RunId) -> String {
         let next = self.names.len() + 1;
         format!("run {}", self.names.entry(run).or_insert(next))
+    }
+
+    /// A short name for an execution, by the order in which they appeared.
+    pub(crate) fn execution(&mut self, id: ExecutionId) -> String {
+        let next = self.execution_names.len() + 1;
+        format!("execution {}", self.execution_names.entry(id).or_insert(next))
     }
 
     pub(crate) fn label(&self, owner: Owner) -> String {

@@ -150,6 +150,9 @@ impl Work<'_> {
                 }
             }
             Command::Unset(nodes) => nodes.iter().for_each(|node| self.clear(node)),
+            Command::Computed { node, run, .. } | Command::Failed { node, run, .. } if self.outdated(&node, run) => {
+                self.again_after_its_end(&node);
+            }
             Command::Computed { node, run, result } => self.computed(&node, run, result),
             Command::Failed { node, run, error } => self.fail(&node, run, error),
             Command::Archive => _ = self.next.archived_at.get_or_insert(self.now),
@@ -223,6 +226,13 @@ impl Work<'_> {
     /// Stops the node's computation, if it runs, to have it computed again.
     pub(super) fn again(&mut self, node: &str) {
         self.changes.stop.extend(self.next.running(node));
+        if let Some(computation) = self.computation(node) {
+            computation.status = Status::Next;
+        }
+    }
+
+    /// Has the node computed again whose run is over.
+    fn again_after_its_end(&mut self, node: &str) {
         if let Some(computation) = self.computation(node) {
             computation.status = Status::Next;
         }

@@ -48,6 +48,16 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Whether what the run was started with is no longer so. Whatever is decided at once stops such a run;
+    /// one that ended together with what it depends on would have been stopped a moment later.
+    pub(super) fn outdated(&self, name: &str, run: RunId) -> bool {
+        let Some(node) = self.graph.node(name).filter(|_| self.next.running(name) == Some(run)) else { return false };
+        let wanted = self.wanted(node);
+        let current =
+            wanted.as_ref().zip(self.next.computation(name)).is_some_and(|(wanted, last)| last.is_current(wanted));
+        !current && !self.may_finish(node, wanted.as_ref())
+    }
+
     /// Whether a running computation may go on although it is not what is wanted now: only ticks fired
     /// since it began. It is followed by another one; to stop it each time would starve it.
     fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {

@@ -105,11 +105,14 @@ impl Work<'_, '_> {
     }
 
     fn advance(&mut self, id: ExecutionId, commands: Vec<Command>) -> Outcome<Advanced> {
-        agenda::take(self.tx, id)?;
-        let Some(row) = snapshot::row(self.tx.connection, id)? else { return Ok(Advanced::NotFound) };
+        let Some(row) = snapshot::row(self.tx.connection, id)? else {
+            agenda::take(self.tx, id)?;
+            return Ok(Advanced::NotFound);
+        };
         if let Some(refusal) = self.refuses_return(&row, &commands)? {
             return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
         }
+        agenda::take(self.tx, id)?;
         let moved = row.latest > row.seen;
         let definition = if moved { row.latest } else { row.definition };
         let graph = graphs::by_serial(self.tx.connection, self.definitions, definition)?;

@@ -21,6 +21,7 @@ mod executions;
 mod fixture;
 mod graphs;
 mod lists;
+mod node_runs;
 mod promote;
 mod queues;
 mod reopen;
@@ -266,6 +267,37 @@ macro_rules! conformance {
                 metadata_goes_with_the_values_it_was_set_with
                 an_unknown_execution_has_nothing
                 an_execution_of_a_thousand_nodes_starts_and_is_set
+            }
+            node_runs {
+                a_result_is_there_after_the_next_look
+                an_advance_takes_finished_runs_with_it
+                a_join_waits_for_both_sides
+                runs_that_finish_at_once_lose_no_result
+                many_lookers_take_many_notes
+                a_look_takes_no_more_than_its_limit_and_the_longest_due_first
+                a_run_that_goes_on_notes_nothing
+                a_run_that_fails_for_good_fails_its_node
+                a_failed_node_is_computed_anew_when_something_upstream_changes
+                a_changed_input_ends_the_ready_run_as_superseded
+                a_changed_input_ends_the_scheduled_run_too
+                a_changed_input_asks_the_leased_run_to_cancel_and_its_result_is_ignored
+                a_gate_that_shuts_clears_what_was_computed_and_stops_what_runs
+                a_node_run_that_a_user_cancels_fails_its_node
+                an_abandoned_computation_fails_and_its_run_is_stopped
+                a_retry_stops_the_run_and_computes_anew
+                a_run_that_ends_in_an_archived_execution_is_taken_note_of
+                an_unchanged_result_wakes_nobody
+                a_run_without_a_result_gives_null_which_is_a_value
+                args_and_parent_are_read_back_everywhere
+                a_plain_run_keeps_its_args
+                retention_keeps_a_finished_run_that_its_execution_has_not_noted
+                a_mutation_writes_its_target_without_a_revision
+                a_mutation_of_several_takes_them_by_name
+                a_historian_keeps_what_its_upstreams_were
+                a_loop_keeps_each_iteration
+                callbacks_are_runs_made_with_the_change
+                a_reopened_run_of_a_finished_node_changes_nothing
+                an_execution_is_written_to_while_its_runs_end
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

@@ -78,7 +78,9 @@ pub(super) fn snapshot(
 /// few, instead of joined to all.
 fn end(connection: &Connection, node: &str, run: RunId) -> Outcome<Option<Ended>> {
     let (id, node) = (run.0.into_bytes(), node.to_string());
-    let mut done = connection.prepare_cached("select state, result, error from done where run_id = ?1")?;
+    let mut done = connection.prepare_cached(
+        "select state, result, case when state <> 'succeeded' then error end from done where run_id = ?1",
+    )?;
     let found = done.query_row([id], |row| {
         let json = |column: usize| row.get::<_, Option<String>>(column).map(|text| text.map(Json::stored));
         Ok((row.get::<_, String>(0)?, json(1)?, json(2)?))

@@ -1,5 +1,5 @@
 use crate::Planner;
-use everbeat_model::graph::{Command, Defaults, Plan, Snapshot, plan};
+use everbeat_model::graph::{Command, Defaults, NodeState, Plan, Snapshot, plan};
 use everbeat_model::{Policy, RunId};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ impl Planner for SameRuns {
         let mut ground = format!("{} {} {:?}", snapshot.id, snapshot.graph.version, snapshot.ended);
         let execution = &snapshot.execution;
         let _ = write!(ground, "{} {} {commands:?}", execution.revision, execution.archived_at.is_some());
-        for (name, state) in &execution.nodes {
+        // A node that is neither set nor computed any more is as good as one that never was.
+        for (name, state) in execution.nodes.iter().filter(|(_, state)| **state != NodeState::default()) {
             let _ = write!(ground, "{name} {:?}", state.computation);
         }
         let mut nth = 0_u32;

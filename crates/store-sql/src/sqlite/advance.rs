@@ -81,6 +81,10 @@ impl Work<'_, '_> {
         if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
             return Ok(Started::Refused(refusal));
         }
+        let seen = match start.version {
+            None => definition.serial,
+            Some(_) => self.latest(&start.graph)?.unwrap_or(definition.serial),
+        };
         self.lines.extend(events(id, &plan, true));
         let place = carry_out(self.tx, id, &definition.graph, 0, &plan, &mut self.lines)?;
         let execution = &plan.changes.execution;
@@ -89,12 +93,13 @@ impl Work<'_, '_> {
             .prepare_cached(
                 "insert into execution (id, graph, definition, seen, singleton, revision, archived_at, stamp, place,
                    created_at, updated_at)
-                 values (?1, ?2, ?3, (select max(serial) from graph where name = ?2), ?4, ?5, ?6, 1, ?7, ?8, ?8)",
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?9)",
             )?
             .execute(params![
                 id.0.into_bytes(),
                 definition.graph.name,
                 stored(definition.serial),
+                stored(seen),
                 definition.graph.singleton,
                 stored(execution.revision),
                 execution.archived_at.map(|at| at.0),
@@ -104,12 +109,21 @@ impl Work<'_, '_> {
         Ok(Started::Created { id, revision: execution.revision })
     }
 
+    /// The serial of the newest definition of a name.
+    fn latest(&self, graph: &str) -> Outcome<Option<u64>> {
+        let latest = graphs::find(self.tx.connection, self.definitions, graph, None)?;
+        Ok(latest.map(|latest| latest.serial))
+    }
+
     fn advance(&mut self, id: ExecutionId, commands: Vec<Command>) -> Outcome<Advanced> {
-        agenda::take(self.tx, id)?;
-        let Some(row) = snapshot::row(self.tx.connection, id)? else { return Ok(Advanced::NotFound) };
+        let Some(row) = snapshot::row(self.tx.connection, id)? else {
+            agenda::take(self.tx, id)?;
+            return Ok(Advanced::NotFound);
+        };
         if let Some(refusal) = self.refuses_return(&row, &commands)? {
             return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
         }
+        agenda::take(self.tx, id)?;
         let moved = row.latest > row.seen;
         let definition = if moved { row.latest } else { row.definition };
         let graph = graphs::by_serial(self.tx.connection, self.definitions, definition)?;

@@ -58,11 +58,28 @@ fn stop(tx: &Tx<'_>, changes: &Changes, lines: &mut Vec<String>) -> Outcome<()> 
 
 /// The value and its entry in the history; answers how often the value has changed.
 fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Outcome<u64> {
-    let cell = change.cell.as_ref();
-    let cells = ValueCells::of(cell.map(|cell| &cell.value));
-    let metadata = cell.and_then(|cell| cell.metadata.as_ref()).map(Json::of);
+    let cells = ValueCells::of(change.cell.as_ref().map(|cell| &cell.value));
+    let metadata = change.cell.as_ref().and_then(|cell| cell.metadata.as_ref()).map(Json::of);
     let metadata = metadata.as_ref().map(|metadata| metadata.as_str());
-    let id = id.0.into_bytes();
+    tx.connection
+        .prepare_cached(
+            "insert into value_history (execution_id, place, node, value, revision, at, metadata, run_id)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            id.0.into_bytes(),
+            stored(place),
+            change.node,
+            cells.value,
+            stored(change.revision),
+            tx.now.0,
+            metadata,
+            change.run.map(|run| run.0.into_bytes()),
+        ])?;
+    upsert(tx, id, change, &cells, metadata)
+}
+
+fn upsert(tx: &Tx<'_>, id: ExecutionId, change: &Change, cells: &ValueCells, metadata: Option<&str>) -> Outcome<u64> {
     let mut upsert = tx.connection.prepare_cached(
         "insert into value (execution_id, node, value, revision, set_at, metadata, changes, first_set_at, class,
            number, text, folded)
@@ -73,12 +90,12 @@ fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Out
            number = excluded.number, text = excluded.text, folded = excluded.folded
          returning changes",
     )?;
-    let changes: i64 = upsert.query_row(
+    let changes = upsert.query_row(
         params![
-            id,
+            id.0.into_bytes(),
             change.node,
             cells.value,
-            stored(cell.map_or(change.revision, |cell| cell.revision)),
+            stored(change.cell.as_ref().map_or(change.revision, |cell| cell.revision)),
             tx.now.0,
             metadata,
             cells.class,
@@ -88,22 +105,6 @@ fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Out
         ],
         |row| row.get(0),
     )?;
-    let run = change.run.map(|run| run.0.into_bytes());
-    tx.connection
-        .prepare_cached(
-            "insert into value_history (execution_id, place, node, value, revision, at, metadata, run_id)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute(params![
-            id,
-            stored(place),
-            change.node,
-            cells.value,
-            stored(change.revision),
-            tx.now.0,
-            metadata,
-            run
-        ])?;
     Ok(number(changes))
 }
 

@@ -89,6 +89,8 @@ impl Sql {
 
     /// Left to the model itself, where SQL would not find the same parts equal.
     fn by_model(&mut self, condition: &Condition) -> String {
+        // Which node it is about has been settled; any name will do that can be read.
+        let condition = Condition { node: "v".to_string(), ..condition.clone() };
         format!("everbeat_holds(v.value, {})", self.bind(condition.to_text()))
     }
 }

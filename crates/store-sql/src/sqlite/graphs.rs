@@ -68,11 +68,18 @@ pub(super) fn find(
     name: &str,
     version: Option<&str>,
 ) -> Outcome<Option<Definition>> {
-    let mut select = connection.prepare_cached(
-        "select serial, applied_at from graph where name = ?1 and (?2 is null or version = ?2)
-         order by serial desc limit 1",
-    )?;
-    let found = select.query_row(params![name, version], serial_and_time).optional()?;
+    // One statement for each, so that each goes through the index as far as it can.
+    let found = match version {
+        None => connection
+            .prepare_cached("select serial, applied_at from graph where name = ?1 order by serial desc limit 1")?
+            .query_row([name], serial_and_time),
+        Some(version) => connection
+            .prepare_cached(
+                "select serial, applied_at from graph where name = ?1 and version = ?2 order by serial desc limit 1",
+            )?
+            .query_row([name, version], serial_and_time),
+    };
+    let found = found.optional()?;
     found.map(|found| definition(connection, definitions, found)).transpose()
 }
 

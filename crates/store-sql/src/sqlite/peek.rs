@@ -70,7 +70,7 @@ pub(super) fn history(connection: &Connection, id: ExecutionId, after: u64, most
          where execution_id = ?1 and place > ?2 order by place limit ?3",
     )?;
     let found = select.query_map(params![id.0.into_bytes(), stored(after), limit(most)], |row| {
-        let json = |column: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Json::stored));
+        let json = |column: usize| row.get::<_, Option<String>>(column).map(|text| text.map(Json::stored));
         Ok(Remembered {
             place: number(row.get(0)?),
             node: row.get(1)?,

@@ -1,6 +1,7 @@
 //! Compares the store, after every change, with what it held before and with what really happened.
 
 use crate::deaths;
+use crate::graph_checker::GraphChecker;
 use crate::moves::Place;
 use crate::shared::Shared;
 use crate::truth::Truth;
@@ -24,6 +25,7 @@ pub(crate) struct Checker {
     pub(crate) lost_by: BTreeMap<RunId, ReplicaId>,
     /// Burials by judge and look: how long each of them had been watched.
     burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
+    graphs: GraphChecker,
 }
 
 impl Checker {
@@ -45,6 +47,7 @@ impl Checker {
                 self.verdicts(state, &mut truth, now);
                 self.runs(state, &mut truth);
             }
+            self.graphs.look(state, &mut truth, now);
         });
     }
 
@@ -72,6 +75,7 @@ impl Checker {
                 verdicts: state.verdicts.keys().copied().collect(),
                 lost_by: BTreeMap::new(),
                 burials: std::mem::take(&mut self.burials),
+                graphs: GraphChecker::rebased(state, &mut truth, shared.now()),
             };
         });
     }

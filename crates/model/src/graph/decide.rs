@@ -123,9 +123,7 @@ pub fn decide(
     // Time, or a new version of the graph, may have changed what holds.
     work.bumped = false;
     work.come_to_rest();
-    if work.next.archived_at.is_none() {
-        work.start_and_stop(new_run);
-    }
+    work.start_and_stop(new_run);
     work.arm();
     work.changes.archived = work.next.archived_at != archived_before;
     Changes { execution: work.next, ..work.changes }
@@ -152,6 +150,9 @@ impl Work<'_> {
                 }
             }
             Command::Unset(nodes) => nodes.iter().for_each(|node| self.clear(node)),
+            Command::Computed { node, run, .. } | Command::Failed { node, run, .. } if self.outdated(&node, run) => {
+                self.again_after_its_end(&node);
+            }
             Command::Computed { node, run, result } => self.computed(&node, run, result),
             Command::Failed { node, run, error } => self.fail(&node, run, error),
             Command::Archive => _ = self.next.archived_at.get_or_insert(self.now),
@@ -225,6 +226,13 @@ impl Work<'_> {
     /// Stops the node's computation, if it runs, to have it computed again.
     pub(super) fn again(&mut self, node: &str) {
         self.changes.stop.extend(self.next.running(node));
+        if let Some(computation) = self.computation(node) {
+            computation.status = Status::Next;
+        }
+    }
+
+    /// Has the node computed again whose run is over.
+    fn again_after_its_end(&mut self, node: &str) {
         if let Some(computation) = self.computation(node) {
             computation.status = Status::Next;
         }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Revisions = BTreeMap<String, u64>;
 
 impl<'a> Work<'a> {
+    /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
     /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
     pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
         loop {
@@ -39,11 +40,22 @@ impl<'a> Work<'a> {
                 (true, Some(_)) => self.again(&node.name),
                 (false, _) => {}
             }
-            let Some(wanted) = wanted.filter(|_| !current) else { continue };
+            let wanted = wanted.filter(|_| !current && self.next.archived_at.is_none());
+            let Some(wanted) = wanted else { continue };
             if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
                 self.start(node, wanted, new_run());
             }
         }
+    }
+
+    /// Whether what the run was started with is no longer so. Whatever is decided at once stops such a run;
+    /// one that ended together with what it depends on would have been stopped a moment later.
+    pub(super) fn outdated(&self, name: &str, run: RunId) -> bool {
+        let Some(node) = self.graph.node(name).filter(|_| self.next.running(name) == Some(run)) else { return false };
+        let wanted = self.wanted(node);
+        let current =
+            wanted.as_ref().zip(self.next.computation(name)).is_some_and(|(wanted, last)| last.is_current(wanted));
+        !current && !self.may_finish(node, wanted.as_ref())
     }
 
     /// Whether a running computation may go on although it is not what is wanted now: only ticks fired

@@ -389,6 +389,49 @@ fn a_loop_keeps_each_iteration_and_ends_at_its_cap() {
 }
 
 #[test]
+fn a_result_that_arrives_together_with_a_new_upstream_is_not_recorded() {
+    let mut machine = Machine::new(json!({"name": "g", "nodes": [
+        {"name": "x", "kind": "input"},
+        {"name": "a", "kind": "compute", "gate": ["x"], "task": "t"},
+        {"name": "b", "kind": "compute", "gate": ["a"], "task": "t"},
+    ]}));
+    machine.set(json!({"x": 1}));
+    machine.compute("a", json!(1));
+    machine.set(json!({"x": 2}));
+    let ended = ["a", "b"].map(|node| (node.to_string(), machine.execution.running(node).expect("it runs")));
+    machine.runs.clear();
+    let results = [2, 1].map(Value::from);
+    let commands =
+        ended.into_iter().zip(results).map(|((node, run), result)| Command::Computed { node, run, result }).collect();
+    machine.tell_all(commands);
+    assert_eq!((machine.value("a"), machine.value("b")), (Some(json!(2)), None), "b was computed from the old a");
+    assert_eq!(machine.running(), ["b"]);
+    machine.compute("b", json!(2));
+    assert_eq!(machine.value("b"), Some(json!(2)));
+}
+
+#[test]
+fn an_archived_execution_records_no_result_of_inputs_that_changed() {
+    let mut machine = Machine::new(json!({"name": "g", "nodes": [
+        {"name": "x", "kind": "input"},
+        {"name": "done", "kind": "input"},
+        {"name": "a", "kind": "compute", "gate": ["x"], "task": "t"},
+        {"name": "b", "kind": "compute", "gate": ["a"], "task": "t"},
+        {"name": "bye", "kind": "archive", "gate": {"is_true": "done"}},
+    ]}));
+    machine.set(json!({"x": 1}));
+    machine.compute("a", json!(1));
+    machine.set(json!({"x": 2}));
+    assert_eq!(machine.running(), ["b", "a"]);
+    let changes = machine.set(json!({"x": 3, "done": true}));
+    assert_eq!((changes.stop.len(), machine.running()), (1, vec!["b"]), "what runs on the old x is stopped");
+    machine.compute("b", json!(1));
+    machine.set(json!({"done": false}));
+    machine.tell(Command::Unarchive);
+    assert_eq!(machine.running(), ["a"], "and computed when the execution is back");
+}
+
+#[test]
 fn an_archive_node_archives_and_nothing_starts_after_it() {
     let mut machine = Machine::new(json!({"name": "a", "nodes": [
         {"name": "done", "kind": "input"}, {"name": "x", "kind": "input"},

@@ -44,7 +44,7 @@ const ENQUEUE: &str = concat!(
 );
 
 /// Inside a transaction: what is there already stays as it is.
-const INSERT: &str = concat!(
+pub(super) const INSERT: &str = concat!(
     given!(),
     ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
          args, execution_id, node) \
@@ -74,7 +74,7 @@ const TAKE_IDEMPOTENCY: &str = concat!(
       on conflict (key) do nothing returning 1"
 );
 
-const APPEND: &str = concat!("with ", now!(), " ", append_event!(), "t.now, $1 from t");
+pub(super) const APPEND: &str = concat!("with ", now!(), " ", append_event!(), "t.now, $1 from t");
 
 pub(super) async fn enqueue(store: &Postgres, request: &Enqueue) -> Result<Vec<Enqueued>> {
     let plain = request.idempotency.is_none() && request.runs.iter().all(|run| run.spec.unique_key.is_none());
@@ -187,13 +187,13 @@ fn stood_for(run: &NewRun, holders: &BTreeMap<&str, Uuid>) -> bool {
     run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())).is_some_and(|holder| *holder != run.id.0)
 }
 
-fn size(run: &NewRun) -> usize {
+pub(super) fn size(run: &NewRun) -> usize {
     run.spec.input.as_str().len()
 }
 
 /// Runs as one array per column.
 #[derive(Default)]
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     id: Vec<Uuid>,
     kind: Vec<&'static str>,
     task: Vec<&'a str>,
@@ -209,7 +209,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(runs: impl Iterator<Item = &'a NewRun>) -> Columns<'a> {
+    pub(super) fn of(runs: impl Iterator<Item = &'a NewRun>) -> Columns<'a> {
         let mut columns = Columns::default();
         // Runs enqueued together mostly share one policy; writing it out once is enough.
         let mut written: Option<(&Arc<Policy>, String)> = None;
@@ -236,7 +236,11 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
+    pub(super) fn is_empty(&self) -> bool {
+        self.id.is_empty()
+    }
+
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
         [
             &self.id,
             &self.kind,

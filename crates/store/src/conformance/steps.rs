@@ -233,6 +233,16 @@ impl Fixture {
         self.leased(run).unwrap_or_else(|| panic!("the run of {node} is ready"))
     }
 
+    /// Another lease of a run that is ready again.
+    pub(super) async fn running_again_as(&self, earlier: &Claimed) -> Claimed {
+        let tasks = BTreeMap::from([(earlier.spec.task.clone(), 1)]);
+        let replica = self.replica().await;
+        let request = Claim { replica, limit: 1, tasks, queues: BTreeMap::new() };
+        let claimed = self.claim(request).await.expect("claim").pop().expect("there is something to claim");
+        assert_eq!(claimed.lease.run_id, earlier.lease.run_id);
+        claimed
+    }
+
     /// Performs a node with this result, and looks.
     pub(super) async fn perform(&self, id: ExecutionId, node: &str, value: Value) {
         let claimed = self.lease_of(id, node).await;

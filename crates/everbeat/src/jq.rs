@@ -2,7 +2,7 @@ use everbeat_model::Json;
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, data, unwrap_valr};
 use jaq_json::{Val, read};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// Performs the task `jq`: `{"program": ".a + .b", "input": {"a": 1, "b": 2}}`. Without `input`, the
@@ -16,6 +16,27 @@ pub fn perform(input: &str) -> Result<Json, String> {
         format!("input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}")
     })?;
     evaluate(&program, &input.unwrap_or_else(|| Json::of(&rest)))
+}
+
+/// The input of [`perform`] for a run with these arguments: the program stands in them, and all of the run's
+/// own input is what it sees. Without arguments it is the run's input itself.
+pub fn question(args: Option<&Json>, input: &Json) -> Result<Json, String> {
+    let Some(args) = args else { return Ok(input.clone()) };
+    let Args { program } = args
+        .read()
+        .map_err(|error| format!("args of task \"jq\": {error}; write them like {{\"program\": \".a + .b\"}}"))?;
+    Ok(Json::of(&Question { program, input }))
+}
+
+#[derive(Deserialize)]
+struct Args {
+    program: String,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    program: String,
+    input: &'a Json,
 }
 
 #[derive(Deserialize)]
@@ -116,12 +137,20 @@ mod tests {
     }
 
     #[test]
-    fn a_program_sees_its_input_or_else_the_other_fields() {
+    fn a_program_sees_its_input_or_else_the_other_fields_and_that_of_a_node_all_of_its_input() {
         let check = |input: &str, expected: &str| assert_eq!(perform(input).unwrap().as_str(), expected, "{input}");
         check(r#"{"program": ".a", "input": {"a": 1}, "a": 2}"#, "1");
         check(r#"{"program": ".a", "a": 2}"#, "2");
         check(r#"{"program": ".", "input": null}"#, "null");
         check(r#"{"program": "."}"#, "{}");
+        let ask = |args: &str, input: &str| question(Json::parse(args).ok().as_ref(), &Json::parse(input).unwrap());
+        let node = ask(r#"{"program": ".program + .a"}"#, r#"{"program": 1, "a": 12345678901234567890123}"#).unwrap();
+        assert_eq!(node.as_str(), r#"{"program":".program + .a","input":{"program":1,"a":12345678901234567890123}}"#);
+        assert_eq!(
+            perform(ask(r#"{"program": ".a + .b"}"#, r#"{"a": 1, "b": 2}"#).unwrap().as_str()).unwrap().as_str(),
+            "3"
+        );
+        assert!(ask(r#"{"porgram": "."}"#, "{}").expect_err("no program").contains("write them like"));
         let message = perform(r#"{"porgram": "."}"#).expect_err("no program");
         assert!(message.contains("program") && message.contains("write it like"), "{message}");
     }

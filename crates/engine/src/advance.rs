@@ -149,7 +149,8 @@ impl Core {
         self.store.wake();
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    /// Whoever asked for this is answered in time, whatever becomes of the store.
+    pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
         within(&*self.env, self.settings.call_limit(), call).await.unwrap_or_else(late)
     }

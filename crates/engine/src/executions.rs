@@ -179,7 +179,7 @@ impl Engine {
             tokio::pin!(told);
             // Enabled before the look, so that a change in between is not missed.
             told.as_mut().enable();
-            let peek = self.core.store.value(id, node).await?.ok_or_else(|| not_found(id))?;
+            let peek = self.core.bounded(self.core.store.value(id, node)).await?.ok_or_else(|| not_found(id))?;
             waiting.saw(peek.stamp);
             if !peek.known && peek.cell.is_none() {
                 return Err(Error::NotFound { what: "node", id: node.to_string() });
@@ -205,7 +205,8 @@ impl Engine {
     }
 
     async fn waits_for(&self, id: ExecutionId, node: &str) -> Result<Option<String>> {
-        let view = self.execution(id).await?;
+        let stored = self.core.bounded(self.core.store.execution(id)).await?.ok_or_else(|| not_found(id))?;
+        let view = self.execution_view(stored);
         Ok(view.nodes.get(node).and_then(|node| match node.waiting_for.clone() {
             None if node.run.is_some() => Some("its computation to end".to_string()),
             waiting_for => waiting_for,

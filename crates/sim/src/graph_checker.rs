@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default)]
 pub(crate) struct GraphChecker {
     seen: BTreeMap<ExecutionId, Seen>,
+    /// Notes and finished runs at the last look.
+    sizes: (usize, usize),
 }
 
 /// An execution at the last look.
@@ -49,6 +51,12 @@ impl GraphChecker {
                 truth.violate("graph", format!("execution {id}: {detail}"));
             }
         }
+        let sizes = (state.agenda.len(), state.done.len());
+        if std::mem::replace(&mut self.sizes, sizes) != sizes
+            && let Some(detail) = stranded(state)
+        {
+            truth.violate("graph", detail);
+        }
         let lost = truth.executions.iter().find(|id| !state.executions.contains_key(id)).copied();
         if let Some(id) = lost {
             truth.violate("graph", format!("execution {id} was acknowledged, and is gone"));
@@ -73,7 +81,7 @@ impl GraphChecker {
             let set = row.execution.nodes.iter().filter(|(_, state)| state.cell.is_some());
             truth.value_since.extend(set.map(|(node, _)| ((*id, node.clone()), now)));
         }
-        GraphChecker { seen }
+        GraphChecker { seen, sizes: (0, 0) }
     }
 }
 
@@ -203,6 +211,16 @@ impl Seen {
             Some((from, is)) => Err(format!("{node} was recorded as computed from {from}, and there is {is}")),
         }
     }
+}
+
+/// Whoever waits for a run that is over is in somebody's notes.
+fn stranded(state: &State) -> Option<String> {
+    state.executions.iter().find_map(|(id, row)| {
+        let over = |node: &&String| row.execution.running(node).is_some_and(|run| state.done.contains_key(&run));
+        let node = row.execution.nodes.keys().find(over)?;
+        let noted = state.agenda.iter().any(|(_, noted)| noted == id);
+        (!noted).then(|| format!("execution {id}: the run of {node} is over, and nobody will look"))
+    })
 }
 
 fn firings(row: &ExecutionRow) -> impl Iterator<Item = ((&'static str, u64), RunId)> {

@@ -4,7 +4,7 @@ use crate::agenda::Action;
 use crate::executor::Owner;
 use crate::graphs::{PULSING, SINGLE, WIDE, pulsing, single, wide};
 use crate::shared::Shared;
-use crate::truth::Truth;
+use crate::truth::{Truth, Window, WindowKind};
 use crate::world::World;
 use everbeat_engine::{Engine, Error, Got, StartExecution, Wait, within};
 use everbeat_model::ExecutionId;
@@ -265,7 +265,7 @@ async fn wait_for(
     });
     let mut truth = shared.truth();
     match &got {
-        None if truth.untroubled(owner, began, now) => {
+        None if truth.awake(owner, began, now) => {
             truth.violate("liveness", format!("a wait for {node} of {timeout:?} took {} us", now - began));
         }
         Some(Ok(Got::Value(cell))) if !fits(cell, wait) => {
@@ -352,10 +352,15 @@ impl Truth {
         self.last_value
     }
 
+    fn awake(&self, owner: Owner, from: u64, to: u64) -> bool {
+        let frozen = |window: &Window| window.kind == WindowKind::Frozen && window.overlaps(from, to);
+        self.boots.get(&owner).is_some_and(|boot| !boot.windows.iter().any(frozen))
+    }
+
     /// Whether a replica was awake and reached the store all the time between.
     fn untroubled(&self, owner: Owner, from: u64, to: u64) -> bool {
         let Some(boot) = self.boots.get(&owner) else { return false };
-        let overlaps = |window: &crate::truth::Window| window.from <= to && window.to.is_none_or(|end| end >= from);
+        let overlaps = |window: &Window| window.overlaps(from, to);
         boot.troubled_at < from
             && self.unsure_until < from
             && !boot.windows.iter().any(overlaps)

@@ -112,6 +112,15 @@ impl Report {
         least("fenced", self.fenced, 0.2);
         least("released", self.released, 0.2);
         least("reopened", self.reopened, 0.1);
+        least("executions", self.executions, 2.0);
+        least("commands", self.commands, 4.0);
+        least("computed", self.computed, 20.0);
+        least("failed nodes", self.failed_nodes, 0.5);
+        least("superseded", self.superseded, 3.0);
+        least("ticks fired", self.ticks_fired, 1.0);
+        least("looks", self.looks, 10.0);
+        least("callbacks", self.callbacks, 2.0);
+        least("awaited", self.awaited, 2.0);
         for fault in FAULTS {
             least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
         }
@@ -183,6 +192,20 @@ impl fmt::Display for Report {
             f,
             "attempts: {}, of which {} taken over, {} released, {} fenced",
             self.attempts, self.taken_over, self.released, self.fenced
+        )?;
+        writeln!(
+            f,
+            "graphs: {} executions, {} commands, {} values computed, {} nodes failed, {} runs superseded, {} ticks fired, {} looks, {} stranded, {} callbacks, {} waits answered",
+            self.executions,
+            self.commands,
+            self.computed,
+            self.failed_nodes,
+            self.superseded,
+            self.ticks_fired,
+            self.looks,
+            self.stranded,
+            self.callbacks,
+            self.awaited
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;

@@ -85,6 +85,12 @@ pub(crate) struct Window {
     pub(crate) to: Option<u64>,
 }
 
+impl Window {
+    pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.from <= to && self.to.is_none_or(|end| end >= from)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowKind {
     Frozen,

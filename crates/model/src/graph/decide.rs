@@ -16,6 +16,7 @@ use super::execution::{Cell, Computation, Execution, Now, Status};
 use super::gate::{Gate, equal};
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
+use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
 use crate::time::StoreTime;
@@ -112,8 +113,21 @@ pub fn decide(
     now: StoreTime,
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Changes {
+    decide_with(None, graph, execution, commands, now, new_run)
+}
+
+/// Decides with a mistake, if one is planted.
+pub(super) fn decide_with(
+    hole: Option<Hole>,
+    graph: &Graph,
+    execution: Execution,
+    commands: Vec<Command>,
+    now: StoreTime,
+    new_run: &mut dyn FnMut() -> RunId,
+) -> Changes {
     let archived_before = execution.archived_at;
-    let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes: Changes::default() };
+    let changes = Changes::default();
+    let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes, hole };
     for command in commands {
         work.bumped = false;
         work.apply(command);
@@ -139,6 +153,7 @@ pub(super) struct Work<'a> {
     /// What is set, as the input of runs; the same for all that one decision starts.
     pub(super) input: Option<Json>,
     pub(super) changes: Changes,
+    pub(super) hole: Option<Hole>,
 }
 
 impl Work<'_> {

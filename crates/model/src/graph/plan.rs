@@ -1,10 +1,11 @@
 //! From a snapshot and what is asked of it to everything that one transaction writes.
 
-use super::decide::{Changes, Command, Start, decide};
+use super::decide::{Changes, Command, Start, decide_with};
 use super::execution::Execution;
 use super::kind::NodeKind;
 use super::node::Graph;
 use crate::error::{Invalid, nearest};
+use crate::hole::Hole;
 use crate::id::{ExecutionId, RunId};
 use crate::json::Json;
 use crate::policy::{Policy, PolicyPatch};
@@ -60,6 +61,8 @@ pub enum Refusal {
 pub struct Defaults {
     pub policy: Arc<Policy>,
     pub queue: String,
+    /// The mistake to plant; only the simulation sets it.
+    pub hole: Option<Hole>,
 }
 
 /// Decides, with the results of finished runs first: they came before what is asked now.
@@ -84,7 +87,7 @@ pub fn plan(
             }
         }
     }
-    let changes = decide(&graph, execution, accepted, now, new_run);
+    let changes = decide_with(defaults.hole, &graph, execution, accepted, now, new_run);
     let mut revisions = changes.revisions[results..].iter().copied();
     let answers = refusals
         .into_iter()

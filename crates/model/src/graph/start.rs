@@ -4,6 +4,7 @@ use super::decide::{Start, Work};
 use super::execution::{Computation, Execution, Standing, Status, due_at};
 use super::kind::NodeKind;
 use super::node::Node;
+use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
 use serde_json::Value;
@@ -30,7 +31,7 @@ impl<'a> Work<'a> {
             let wanted = self.wanted(node);
             let last = self.next.computation(&node.name);
             let runs = last.is_some_and(|last| matches!(last.status, Status::Running(_)));
-            let current = wanted.as_ref().zip(last).is_some_and(|(wanted, last)| last.is_current(wanted));
+            let current = self.is_current(node, wanted.as_ref());
             if runs && (current || self.may_finish(node, wanted.as_ref())) {
                 continue;
             }
@@ -53,15 +54,26 @@ impl<'a> Work<'a> {
     pub(super) fn outdated(&self, name: &str, run: RunId) -> bool {
         let Some(node) = self.graph.node(name).filter(|_| self.next.running(name) == Some(run)) else { return false };
         let wanted = self.wanted(node);
-        let current =
-            wanted.as_ref().zip(self.next.computation(name)).is_some_and(|(wanted, last)| last.is_current(wanted));
-        !current && !self.may_finish(node, wanted.as_ref())
+        !self.is_current(node, wanted.as_ref()) && !self.may_finish(node, wanted.as_ref())
+    }
+
+    /// Whether the node's last computation is, or will be, what is wanted.
+    fn is_current(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
+        let Some((wanted, last)) = wanted.zip(self.next.computation(&node.name)) else { return false };
+        if self.hole == Some(Hole::TickTwice) && last.status == Status::Done {
+            let tick = |name: &&str| self.graph.node(name).is_some_and(|node| node.kind == NodeKind::TickOnce);
+            return last.is_current(wanted) && !node.gate.upstreams().iter().any(tick);
+        }
+        last.is_current(wanted)
     }
 
     /// Whether a running computation may go on although it is not what is wanted now: only ticks fired
     /// since it began. It is followed by another one; to stop it each time would starve it.
     fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let (Some(wanted), Some(last)) = (wanted, self.next.computation(&node.name)) else { return false };
+        if self.hole == Some(Hole::ResultOfOldInputs) {
+            return true;
+        }
         let tick = |name: &String| self.graph.node(name).is_some_and(|node| node.kind.is_tick());
         let plain = |revisions: &Revisions| -> Revisions {
             revisions.iter().filter(|(name, _)| !tick(name)).map(|(name, at)| (name.clone(), *at)).collect()
@@ -139,6 +151,9 @@ impl<'a> Work<'a> {
     fn stale(&self) -> BTreeSet<&'a str> {
         let graph = self.graph;
         let mut stale: BTreeSet<&str> = BTreeSet::new();
+        if self.hole == Some(Hole::MixedInputs) {
+            return stale;
+        }
         for node in graph.in_order().filter(|node| node.kind.has_task() && !node.kind.is_tick()) {
             if self.next.cell(&node.name).is_none() {
                 continue;

@@ -10,7 +10,7 @@ use everbeat_model::event::line;
 use everbeat_model::graph::{
     Command, Direction, Ended, Execution, Field, Plan, Refusal, Snapshot, Sort, Status, compare,
 };
-use everbeat_model::{ExecutionId, Json, RunId, RunState, StoreTime};
+use everbeat_model::{ExecutionId, Hole, Json, RunId, RunState, StoreTime};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,6 +61,9 @@ impl Executions for Memory {
     }
 
     async fn note_stranded(&self, limit: usize) -> Result<usize> {
+        if self.hole == Some(Hole::NoteForgotten) {
+            return Ok(0);
+        }
         let now = self.now();
         let mut state = self.lock();
         let waits =

@@ -12,7 +12,7 @@ pub(super) struct SameRuns(Defaults);
 
 impl Default for SameRuns {
     fn default() -> SameRuns {
-        SameRuns(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string() })
+        SameRuns(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None })
     }
 }
 

@@ -136,6 +136,14 @@ async fn start(core: &Core, starts: Vec<Start>) -> Vec<Outcome<Start>> {
 }
 
 impl Core {
+    /// Carries out what is due for one execution, now.
+    pub(crate) async fn look_at(&self, execution: ExecutionId) -> Result<(), StoreError> {
+        let look = vec![Advance { execution, commands: Vec::new() }];
+        self.bounded(self.store.advance(look, self.planner.clone())).await?;
+        self.advanced(&[execution]);
+        Ok(())
+    }
+
     /// Tells everybody whom a command for these executions may concern, those who look for due ones too.
     fn advanced(&self, executions: &[ExecutionId]) {
         self.changed(executions);

@@ -173,7 +173,7 @@ impl Engine {
     pub async fn value(&self, id: ExecutionId, node: &str, wait: Wait, timeout: Duration) -> Result<Got> {
         let waiting = self.core.waiters.register(Awaited::Execution(id));
         let until = self.core.env.boot() + timeout;
-        let mut wait = wait;
+        let (mut wait, mut looked) = (wait, false);
         loop {
             let told = waiting.notify.notified();
             tokio::pin!(told);
@@ -182,7 +182,12 @@ impl Engine {
             let peek = self.core.bounded(self.core.store.value(id, node)).await?.ok_or_else(|| not_found(id))?;
             waiting.saw(peek.stamp);
             if !peek.known && peek.cell.is_none() {
-                return Err(Error::NotFound { what: "node", id: node.to_string() });
+                if std::mem::replace(&mut looked, true) {
+                    return Err(Error::NotFound { what: "node", id: node.to_string() });
+                }
+                // A definition that was applied just now may have it; the execution goes on with that first.
+                self.core.look_at(id).await?;
+                continue;
             }
             if wait == Wait::Newer {
                 // From now on: what there is at the first look.

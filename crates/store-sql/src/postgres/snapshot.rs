@@ -190,7 +190,7 @@ pub(super) async fn definitions(
     if !unknown.is_empty() {
         for row in transaction.query(DEFINITIONS, &[&unknown]).await? {
             let serial = number(row.get(0));
-            let graph = known.read(serial, row.get(1)).map_err(|error| Fault::Bug(error.to_string()))?;
+            let graph = known.read(serial, row.get(1)).map_err(|error| Fault::Data(error.to_string()))?;
             found.insert(serial, graph);
         }
     }
@@ -212,5 +212,5 @@ pub(super) fn already(known: &Definitions, serials: &BTreeSet<u64>) -> (BTreeMap
 
 /// One that must be there: rows of `graph` are never removed.
 pub(super) fn definition(found: &BTreeMap<u64, Arc<Graph>>, serial: u64) -> Outcome<Arc<Graph>> {
-    found.get(&serial).cloned().ok_or_else(|| Fault::Bug(format!("definition {serial} is missing")))
+    found.get(&serial).cloned().ok_or_else(|| Fault::Data(format!("definition {serial} is missing")))
 }

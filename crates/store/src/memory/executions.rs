@@ -207,7 +207,10 @@ impl State {
         planner: &dyn Planner,
         lines: &mut Vec<String>,
     ) -> Advanced {
-        let Some(row) = self.executions.get(&id) else { return Advanced::NotFound };
+        let Some(row) = self.executions.get(&id) else {
+            self.agenda.retain(|(_, noted)| *noted != id);
+            return Advanced::NotFound;
+        };
         let name = self.graphs[&row.definition].graph.name.clone();
         let returns = row.singleton && row.execution.archived_at.is_some() && commands.contains(&Command::Unarchive);
         if let Some(other) = self.standing_one(&name).filter(|_| returns) {

@@ -89,7 +89,8 @@ fn attempts_used_up_are_told_at_once_and_earlier_results_stay() {
         let server = Server::start(options);
         let flaky = jq("result", json!(["x"]), "if .x == 2 then error(\"two is too much\") else .x * 10 end");
         let options = json!({ "max_attempts": 2, "backoff": { "initial": "10ms" }, "on_save": "echo" });
-        let worn = json!({ "name": "worn", "kind": "compute", "gate": ["x"], "task": "fail", "args": { "message": "worn" } });
+        let worn =
+            json!({ "name": "worn", "kind": "compute", "gate": ["x"], "task": "fail", "args": { "message": "worn" } });
         server.apply(&json!({ "name": "flaky", "nodes": [
             input("x"), with(flaky, options), jq("after", json!(["result"]), ".result + 1"),
             with(worn, json!({ "max_attempts": 2, "backoff": { "initial": "10ms" } })),

@@ -21,7 +21,10 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) fn new(ids: Arc<id::Sequence>) -> Plans {
-        Plans { ids, defaults: Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None } }
+        Plans {
+            ids,
+            defaults: Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None },
+        }
     }
 }
 

@@ -207,14 +207,18 @@ impl State {
         planner: &dyn Planner,
         lines: &mut Vec<String>,
     ) -> Advanced {
-        self.agenda.retain(|(_, noted)| *noted != id);
-        let Some(row) = self.executions.get(&id) else { return Advanced::NotFound };
+        let Some(row) = self.executions.get(&id) else {
+            self.agenda.retain(|(_, noted)| *noted != id);
+            return Advanced::NotFound;
+        };
         let name = self.graphs[&row.definition].graph.name.clone();
         let returns = row.singleton && row.execution.archived_at.is_some() && commands.contains(&Command::Unarchive);
         if let Some(other) = self.standing_one(&name).filter(|_| returns) {
             let refused = commands.iter().map(|_| Err(not_alone(&name, other)));
             return Advanced::Done(refused.collect::<Vec<std::result::Result<u64, Refusal>>>());
         }
+        // Only whoever looks takes the note: a refusal leaves what is due to the next one.
+        self.agenda.retain(|(_, noted)| *noted != id);
         let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
         let moved = latest > row.seen;
         if let Some(row) = self.executions.get_mut(&id).filter(|_| moved) {

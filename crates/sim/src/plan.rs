@@ -101,8 +101,8 @@ impl Plan {
             commands: rng.below(8),
             wakes_stay_lossy: rng.chance(0.5),
             graphs: rng.chance(0.6),
-            starts: rng.between(3, 6),
-            requests: rng.between(15, 45),
+            starts: rng.between(2, 5),
+            requests: rng.between(8, 30),
         }
     }
 }

@@ -115,7 +115,7 @@ impl Report {
         least("executions", self.executions, 2.0);
         least("commands", self.commands, 4.0);
         least("computed", self.computed, 20.0);
-        least("failed nodes", self.failed_nodes, 0.5);
+        least("failed nodes", self.failed_nodes, 0.3);
         least("superseded", self.superseded, 3.0);
         least("ticks fired", self.ticks_fired, 1.0);
         least("looks", self.looks, 10.0);

@@ -217,6 +217,8 @@ impl State {
             let refused = commands.iter().map(|_| Err(not_alone(&name, other)));
             return Advanced::Done(refused.collect::<Vec<std::result::Result<u64, Refusal>>>());
         }
+        // Only whoever looks takes the note: a refusal leaves what is due to the next one.
+        self.agenda.retain(|(_, noted)| *noted != id);
         let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
         let moved = latest > row.seen;
         // What is refused as a whole leaves its note to whoever looks next.

@@ -181,6 +181,9 @@ pub struct Reach {
     pub ended: u64,
 }
 
+/// When a note is due that waits for no time: whatever the store's clock does, it is due.
+pub const AT_ONCE: StoreTime = StoreTime(0);
+
 /// The history of a node is cut to what it keeps at every so many changes of it, not at each.
 pub const CUT_EVERY: u64 = 64;
 

@@ -90,6 +90,9 @@ pub struct Change {
     pub revision: u64,
     /// The run whose result it is.
     pub run: Option<RunId>,
+    /// It took the place of what was there, without a revision of its own: what was there is gone from the
+    /// history too.
+    pub silent: bool,
 }
 
 /// When each armed tick is due.
@@ -202,7 +205,7 @@ impl Work<'_> {
         let revision = if bump { self.revision() } else { silent_revision };
         let cell = Cell { value, revision, set_at: self.now, metadata };
         self.next.nodes.entry(node.to_string()).or_default().cell = Some(cell.clone());
-        self.changed(node, Some(cell), run);
+        self.changed(node, Some(cell), run, !bump);
     }
 
     pub(super) fn clear(&mut self, node: &str) {
@@ -213,12 +216,12 @@ impl Work<'_> {
         if let Some(state) = self.next.nodes.get_mut(node) {
             state.cell = None;
         }
-        self.changed(node, None, None);
+        self.changed(node, None, None, false);
     }
 
-    fn changed(&mut self, node: &str, cell: Option<Cell>, run: Option<RunId>) {
+    fn changed(&mut self, node: &str, cell: Option<Cell>, run: Option<RunId>, silent: bool) {
         let revision = self.next.revision;
-        self.changes.changed.push(Change { node: node.to_string(), cell, revision, run });
+        self.changes.changed.push(Change { node: node.to_string(), cell, revision, run, silent });
     }
 
     /// The node's computation, to be changed.

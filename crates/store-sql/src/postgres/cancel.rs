@@ -24,7 +24,7 @@ const CANCEL: &str = concat!(
      freed as (delete from unique_key k where k.key = (select unique_key from lane) and k.run_id = $1 \
        and exists (select 1 from waited)), \
      noted as (insert into agenda (execution_id, due_at) \
-       select l.execution_id, t.now from lane l, waited, t where l.execution_id is not null), \
+       select l.execution_id, 0 from lane l, waited where l.execution_id is not null), \
      logged as (",
     append_event!(),
     "t.now, $2 from waited, t) \

@@ -68,6 +68,12 @@ const HISTORY: &str = "\
     select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], \
       $8::uuid[])";
 
+/// What a silent change replaced is gone from the history too.
+const REPLACE: &str = "\
+    update value_history h set value = g.value, metadata = null \
+    from unnest($1::uuid[], $2::text[], $3::bigint[], $4::text[]) as g(execution_id, node, revision, value) \
+    where h.execution_id = g.execution_id and h.node = g.node and h.revision = g.revision";
+
 /// Of each node what is older than the last `keep` up to a place.
 const CUT: &str = "\
     with given as materialized (select * from unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[]) \
@@ -136,9 +142,11 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
     let computations_params = computations.params();
     let runs_params = runs.params();
     let forgotten_params: [&(dyn ToSql + Sync); 2] = [&forgotten.0, &forgotten.1];
-    let statements: [(bool, &str, Params<'_>); 7] = [
+    let replaced_params = history.replaced_params();
+    let statements: [(bool, &str, Params<'_>); 8] = [
         (true, if write == Write::Begun { BEGIN } else { CHANGE }, &executions_params),
         (!values.node.is_empty(), VALUES, &values_params),
+        (!history.replaced_node.is_empty(), REPLACE, &replaced_params),
         (!history.node.is_empty(), HISTORY, &history_params),
         (!history.cut_node.is_empty(), CUT, &cut_params),
         (!computations.node.is_empty(), COMPUTATIONS, &computations_params),
@@ -300,6 +308,10 @@ struct History<'a> {
     at: Vec<i64>,
     metadata: Vec<Option<String>>,
     run_id: Vec<Option<Uuid>>,
+    replaced_execution_id: Vec<Uuid>,
+    replaced_node: Vec<&'a str>,
+    replaced_revision: Vec<i64>,
+    replaced_value: Vec<String>,
     cut_execution_id: Vec<Uuid>,
     cut_node: Vec<&'a str>,
     cut_place: Vec<i64>,
@@ -322,6 +334,9 @@ impl<'a> History<'a> {
     }
 
     fn push(&mut self, decided: &Decided, place: u64, change: &'a Change, changes: u64) {
+        if let Some(cell) = change.cell.as_ref().filter(|_| change.silent) {
+            self.replace(decided.read.id.0, &change.node, stored(cell.revision), Json::of(&cell.value).as_str());
+        }
         self.execution_id.push(decided.read.id.0);
         self.place.push(stored(place));
         self.node.push(&change.node);
@@ -350,6 +365,34 @@ impl<'a> History<'a> {
             &self.metadata,
             &self.run_id,
         ]
+    }
+
+    /// Among what is written now, and among what was written before.
+    fn replace(&mut self, execution: Uuid, node: &'a str, revision: i64, value: &str) {
+        for at in 0..self.node.len() {
+            if self.execution_id[at] == execution && self.node[at] == node && self.revision[at] == revision {
+                self.value[at] = Some(value.to_string());
+                self.metadata[at] = None;
+            }
+        }
+        let same = |at: &usize| {
+            self.replaced_execution_id[*at] == execution
+                && self.replaced_node[*at] == node
+                && self.replaced_revision[*at] == revision
+        };
+        if let Some(at) = (0..self.replaced_node.len()).find(same) {
+            // A row is updated once by a statement: the last one counts.
+            self.replaced_value[at] = value.to_string();
+            return;
+        }
+        self.replaced_execution_id.push(execution);
+        self.replaced_node.push(node);
+        self.replaced_revision.push(revision);
+        self.replaced_value.push(value.to_string());
+    }
+
+    fn replaced_params(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.replaced_execution_id, &self.replaced_node, &self.replaced_revision, &self.replaced_value]
     }
 
     fn cut_params(&self) -> [&(dyn ToSql + Sync); 4] {

@@ -39,7 +39,7 @@ const NOTE_STRANDED: &str = concat!(
        and (exists (select 1 from done d where d.run_id = c.run_id offset 0) \
          or not exists (select 1 from run r where r.id = c.run_id offset 0)) \
        order by c.execution_id limit $1), \
-     noted as (insert into agenda (execution_id, due_at) select s.execution_id, t.now from stranded s, t) \
+     noted as (insert into agenda (execution_id, due_at) select s.execution_id, 0 from stranded s) \
      select count(*) from stranded"
 );
 

@@ -30,7 +30,7 @@ const STORE: &str = concat!(
 
 const NOTE_STANDING: &str = "\
     insert into agenda (execution_id, due_at) \
-    select e.id, $2 from execution e where e.graph = $1 and e.archived_at is null";
+    select e.id, 0 from execution e where e.graph = $1 and e.archived_at is null";
 
 const LATEST: &str = "\
     select serial, definition, applied_at from graph \
@@ -80,7 +80,7 @@ async fn apply(transaction: &Transaction<'_>, known: &Definitions, graph: &Arc<G
     let Some(row) = rows.first() else { return Err(Fault::Bug(format!("the graph {name:?} was not stored"))) };
     let (serial, applied_at): (i64, i64) = (row.get(0), row.get(1));
     let event = line("graph.applied", name, None, None);
-    transaction.all(&[(NOTE_STANDING, &[name, &applied_at]), (APPEND, &[&event])]).await?;
+    transaction.all(&[(NOTE_STANDING, &[name]), (APPEND, &[&event])]).await?;
     let definition = Definition { serial: number(serial), graph: graph.clone(), applied_at: StoreTime(applied_at) };
     Ok(Applied { definition, new: true })
 }

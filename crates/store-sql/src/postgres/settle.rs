@@ -18,10 +18,10 @@ use uuid::Uuid;
 macro_rules! noted {
     ($parent:literal, $finished:literal) => {
         concat!(
-            "noted as (insert into agenda (execution_id, due_at) select distinct p.execution_id, t.now \
+            "noted as (insert into agenda (execution_id, due_at) select distinct p.execution_id, 0 \
                from unnest($2::uuid[], ",
             $parent,
-            "::uuid[]) as p(run_id, execution_id) join ended e on e.run_id = p.run_id, t \
+            "::uuid[]) as p(run_id, execution_id) join ended e on e.run_id = p.run_id \
                where p.execution_id is not null and ",
             $finished,
             "), "

@@ -5,14 +5,14 @@ use super::settle::free_key;
 use super::writer::Tx;
 use everbeat_model::event::line;
 use everbeat_model::{ExecutionId, Json, RunId};
-use everbeat_store::Cancelled;
+use everbeat_store::{AT_ONCE, Cancelled};
 use rusqlite::{OptionalExtension, Row, params};
 
 pub(super) fn cancel(tx: &Tx<'_>, run: RunId) -> Outcome<Cancelled> {
     let (cancelled, parent) = end(tx, run, None)?;
     if cancelled == Cancelled::Ended {
         if let Some(execution) = parent {
-            agenda::note(tx, execution, tx.now)?;
+            agenda::note(tx, execution, AT_ONCE)?;
         }
         tx.append_events(&[line("run.cancelled", &run.to_string(), None, None)])?;
     }

@@ -61,6 +61,14 @@ fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Out
     let cells = ValueCells::of(change.cell.as_ref().map(|cell| &cell.value));
     let metadata = change.cell.as_ref().and_then(|cell| cell.metadata.as_ref()).map(Json::of);
     let metadata = metadata.as_ref().map(|metadata| metadata.as_str());
+    if let Some(cell) = change.cell.as_ref().filter(|_| change.silent) {
+        tx.connection
+            .prepare_cached(
+                "update value_history set value = ?4, metadata = null
+                 where execution_id = ?1 and node = ?2 and revision = ?3",
+            )?
+            .execute(params![id.0.into_bytes(), change.node, stored(cell.revision), cells.value])?;
+    }
     tx.connection
         .prepare_cached(
             "insert into value_history (execution_id, place, node, value, revision, at, metadata, run_id)

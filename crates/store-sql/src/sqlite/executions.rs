@@ -6,8 +6,8 @@ use crate::encode::{UNSTORABLE_PAUSE, unstorable_change};
 use async_trait::async_trait;
 use everbeat_model::ExecutionId;
 use everbeat_store::{
-    Advance, Advanced, Analytics, Error, ExecutionFilter, Executions, Looked, Peek, Planner, Remembered, Result, Start,
-    Started, Stored,
+    AT_ONCE, Advance, Advanced, Analytics, Error, ExecutionFilter, Executions, Looked, Peek, Planner, Remembered,
+    Result, Start, Started, Stored,
 };
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Executions for Sqlite {
         }
         self.writer
             .write(move |tx| {
-                found.iter().try_for_each(|id| agenda::note(tx, *id, tx.now))?;
+                found.iter().try_for_each(|id| agenda::note(tx, *id, AT_ONCE))?;
                 Ok(found.len())
             })
             .await

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
 use everbeat_model::{Json, StoreTime};
-use everbeat_store::{Applied, Definition, Error, Graphs, Result};
+use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<A
             "insert or ignore into agenda (execution_id, due_at)
              select id, ?2 from execution where graph = ?1 and archived_at is null",
         )?
-        .execute(params![graph.name, tx.now.0])?;
+        .execute(params![graph.name, AT_ONCE.0])?;
     tx.append_events(&[line("graph.applied", &graph.name, None, None)])?;
     let definition = Definition { serial: number(serial), graph, applied_at: tx.now };
     Ok(Applied { definition, new: true })

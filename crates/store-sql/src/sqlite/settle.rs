@@ -5,6 +5,7 @@ use super::writer::Tx;
 use crate::encode::micros;
 use everbeat_model::event::line;
 use everbeat_model::{Next, RunState, Settled, Settlement};
+use everbeat_store::AT_ONCE;
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
 pub(super) fn settle(tx: &Tx<'_>, settlements: &[Settlement]) -> Outcome<Vec<Settled>> {
@@ -106,7 +107,7 @@ impl<'a> Statements<'a> {
             free_key(tx, key, id)?;
         }
         if let Some(parent) = &settlement.spec.parent {
-            agenda::note(tx, parent.execution, tx.now)?;
+            agenda::note(tx, parent.execution, AT_ONCE)?;
         }
         Ok(())
     }

@@ -295,6 +295,7 @@ macro_rules! conformance {
                 args_and_parent_are_read_back_everywhere
                 a_plain_run_keeps_its_args
                 retention_keeps_a_finished_run_that_its_execution_has_not_noted
+                a_result_is_taken_up_though_the_clock_went_back
                 a_mutation_writes_its_target_without_a_revision
                 a_mutation_of_several_takes_them_by_name
                 a_historian_keeps_what_its_upstreams_were

@@ -419,6 +419,18 @@ pub(super) async fn retention_keeps_a_finished_run_that_its_execution_has_not_no
     t.sound().await;
 }
 
+pub(super) async fn a_result_is_taken_up_though_the_clock_went_back(t: &Fixture) {
+    // A database's own clock cannot be set back from here.
+    let Some(clock) = &t.clock else { return };
+    let id = t.begin_new(&sum(), json!({"a": 1, "b": 2})).await;
+    let claimed = t.lease_of(id, "total").await;
+    assert_eq!(t.end(result(&claimed, &json!(3))).await, Settled::Done);
+    clock.jump_back(HOUR);
+    t.catch_up().await;
+    assert_eq!(t.content(id, "total").await, Some(json!(3)));
+    t.sound().await;
+}
+
 pub(super) async fn a_mutation_writes_its_target_without_a_revision(t: &Fixture) {
     let scrub = with(tasked("scrub", "mutate", &["paid"]), "mutates", json!("card"));
     let id = t.begin_new(&graph("shop", json!(["card", "paid", scrub])), json!({"card": "4242", "paid": true})).await;
@@ -431,6 +443,9 @@ pub(super) async fn a_mutation_writes_its_target_without_a_revision(t: &Fixture)
     assert_eq!(stored.execution.revision, 2);
     let told: Vec<_> = t.remembered(id).await.split_off(2).into_iter().map(|entry| (entry.node, entry.run)).collect();
     assert_eq!(told, [("card".to_string(), Some(run)), ("scrub".to_string(), Some(run))]);
+    let card: Vec<_> = t.remembered(id).await.into_iter().filter(|entry| entry.node == "card").collect();
+    let gone = Some(Json::of("redacted"));
+    assert!(card.len() == 2 && card.iter().all(|entry| entry.value == gone), "what was there is gone: {card:?}");
     assert!(t.all_computing(id).await.is_empty());
     t.sound().await;
 }

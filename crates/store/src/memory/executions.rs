@@ -2,8 +2,8 @@ use super::Memory;
 use super::runs::cancel_one;
 use super::state::{ExecutionRow, State, ValueRow};
 use crate::{
-    Advance, Advanced, Analytics, Cancelled, ExecutionFilter, Executions, Looked, Peek, Planner, Reach, Remembered,
-    Result, Start, Started, Stored, cuts, events, not_alone, superseded,
+    AT_ONCE, Advance, Advanced, Analytics, Cancelled, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
+    Remembered, Result, Start, Started, Stored, cuts, events, not_alone, superseded,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
@@ -64,13 +64,12 @@ impl Executions for Memory {
         if self.hole == Some(Hole::NoteForgotten) {
             return Ok(0);
         }
-        let now = self.now();
         let mut state = self.lock();
         let waits =
             |row: &ExecutionRow| row.execution.nodes.keys().any(|node| state.ended(&row.execution, node).is_some());
         let stranded: Vec<ExecutionId> =
             state.executions.iter().filter(|(_, row)| waits(row)).map(|(id, _)| *id).take(limit).collect();
-        state.agenda.extend(stranded.iter().map(|id| (now, *id)));
+        state.agenda.extend(stranded.iter().map(|id| (AT_ONCE, *id)));
         state.version += 1;
         Ok(stranded.len())
     }
@@ -270,7 +269,7 @@ impl State {
         for run in changes.stop {
             if cancel_one(self, run, now, Some(superseded())) == Cancelled::Ended {
                 // Nobody looks for its end any more.
-                self.agenda.remove(&(now, id));
+                self.agenda.remove(&(AT_ONCE, id));
                 lines.push(line("run.cancelled", &run.to_string(), None, None));
             }
         }
@@ -284,6 +283,11 @@ impl State {
                 value.first_set_at.get_or_insert(now);
             }
             let (cell, node) = (change.cell.as_ref(), change.node);
+            if let Some(cell) = cell.filter(|_| change.silent) {
+                let replaced =
+                    row.history.iter_mut().filter(|entry| entry.node == node && entry.revision == cell.revision);
+                replaced.for_each(|entry| (entry.value, entry.metadata) = (Some(Json::of(&cell.value)), None));
+            }
             row.history.push(Remembered {
                 place: row.place,
                 node: node.clone(),

@@ -1,6 +1,6 @@
 use super::Memory;
 use super::state::State;
-use crate::{Applied, Definition, Graphs, Result};
+use crate::{AT_ONCE, Applied, Definition, Graphs, Result};
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
@@ -21,7 +21,7 @@ impl Graphs for Memory {
         let standing = state.executions.iter().filter(|(_, row)| {
             row.execution.archived_at.is_none() && state.graphs[&row.definition].graph.name == graph.name
         });
-        let notes: Vec<_> = standing.map(|(id, _)| (now, *id)).collect();
+        let notes: Vec<_> = standing.map(|(id, _)| (AT_ONCE, *id)).collect();
         state.agenda.extend(notes);
         state.append(now, &[line("graph.applied", &graph.name, None, None)]);
         state.version += 1;

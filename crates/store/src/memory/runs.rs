@@ -1,7 +1,8 @@
 use super::Memory;
 use super::state::{DoneRow, LeaseRow, State};
 use crate::{
-    Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+    AT_ONCE, Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign,
+    Signed, Which,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
@@ -392,7 +393,7 @@ fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Option<Hole>) {
             state.unique.remove(key);
         }
         if let Some(parent) = spec.parent.as_ref().filter(|_| hole != Some(Hole::NoteForgotten)) {
-            state.agenda.insert((done.finished_at, parent.execution));
+            state.agenda.insert((AT_ONCE, parent.execution));
         }
     }
     state.done.insert(id, done);

@@ -80,7 +80,7 @@ pub(crate) struct NewExecution {
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     values: Option<BTreeMap<String, Json>>,
     /// Kept with each of the values.
-    #[schema(value_type = Value)]
+    #[schema(required = false, value_type = Value)]
     metadata: Option<Json>,
 }
 

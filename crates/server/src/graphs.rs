@@ -52,15 +52,15 @@ struct NewNode {
     #[schema(value_type = NodeKindName)]
     kind: NodeKind,
     /// What unblocks it: names of nodes that must have a value, or a condition like `{"or": ["a", {"gt": ["b", 5]}]}`.
-    #[schema(value_type = Value)]
+    #[schema(required = false, value_type = Value)]
     gate: Option<Value>,
     /// The task that computes it.
     task: Option<String>,
     /// Handed to the task beside its input.
-    #[schema(value_type = Value)]
+    #[schema(required = false, value_type = Value)]
     args: Option<Value>,
     /// Of a mutate node: the nodes whose values it writes.
-    #[schema(value_type = Value)]
+    #[schema(required = false, value_type = Value)]
     mutates: Option<Value>,
     /// The policy of its runs, and what its kind can be told.
     #[schema(value_type = Option<Object>)]

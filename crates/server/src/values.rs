@@ -56,7 +56,7 @@ pub(crate) struct NewValues {
     #[schema(value_type = BTreeMap<String, Value>)]
     values: BTreeMap<String, Json>,
     /// Kept with each of them.
-    #[schema(value_type = Value)]
+    #[schema(required = false, value_type = Value)]
     metadata: Option<Json>,
 }
 

@@ -151,8 +151,14 @@ async fn executions_and_what_belongs_to_them_are_described_with_every_key_requir
         assert_eq!(required, schema["properties"].as_object().expect("properties").len(), "{name}");
         assert_eq!(required, keys, "{name}");
     }
-    for name in ["NewGraph", "NewNode", "NewExecution", "NewValues"] {
-        assert_eq!(document["components"]["schemas"][name]["additionalProperties"], false, "{name}");
+    for (name, needed) in [
+        ("NewGraph", json!(["name", "nodes"])),
+        ("NewNode", json!(["name", "kind"])),
+        ("NewExecution", json!(["graph"])),
+        ("NewValues", json!(["values"])),
+    ] {
+        let schema = &document["components"]["schemas"][name];
+        assert_eq!((&schema["required"], &schema["additionalProperties"]), (&needed, &json!(false)), "{name}");
     }
     let operation = &document["paths"]["/api/v1/executions"]["get"];
     let parameters = operation["parameters"].as_array().expect("parameters");

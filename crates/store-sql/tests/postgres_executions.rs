@@ -20,7 +20,7 @@ struct Plans;
 
 impl Planner for Plans {
     fn plan(&self, snapshot: Snapshot, commands: Vec<Command>) -> Plan {
-        let defaults = Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string() };
+        let defaults = Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None };
         plan(snapshot, commands, &defaults, &mut || RunId(steps::next_id()))
     }
 }

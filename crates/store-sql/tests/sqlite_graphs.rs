@@ -23,7 +23,7 @@ impl Planner for Plans {
 }
 
 fn planner() -> Arc<dyn Planner> {
-    Arc::new(Plans(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string() }))
+    Arc::new(Plans(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None }))
 }
 
 fn start(graph: &str, values: Value) -> Start {

@@ -26,8 +26,8 @@ pub trait Executions {
     /// back from the archive while another stands: that is a conflict.
     async fn advance(&self, advances: Vec<Advance>, planner: Arc<dyn Planner>) -> Result<Vec<Advanced>>;
 
-    /// Looks at up to `limit` executions that a due note names, those longest due first. Executions that
-    /// somebody else looks at just now are passed over.
+    /// Looks at up to `limit` executions that a due note names: first those whose note waits for no time, the
+    /// oldest first, then those longest due. Executions that somebody else looks at just now are passed over.
     async fn advance_due(&self, limit: usize, planner: Arc<dyn Planner>) -> Result<Looked>;
 
     /// Notes executions whose computation counts as running although its run is over or unknown, at most

@@ -278,7 +278,7 @@ macro_rules! conformance {
                 a_join_waits_for_both_sides
                 runs_that_finish_at_once_lose_no_result
                 many_lookers_take_many_notes
-                a_look_takes_no_more_than_its_limit_and_the_longest_due_first
+                a_look_takes_no_more_than_its_limit_and_the_oldest_first
                 a_run_that_goes_on_notes_nothing
                 a_run_that_fails_for_good_fails_its_node
                 a_failed_node_is_computed_anew_when_something_upstream_changes

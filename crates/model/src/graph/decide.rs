@@ -12,7 +12,7 @@
 //! Commands that arrive together are applied one after the other, each with a revision of its own;
 //! what they start and stop is decided once, at the end.
 
-use super::execution::{Cell, Computation, Execution, Now, Status};
+use super::execution::{Cell, Computation, Execution, Now, Status, due_at};
 use super::gate::{Gate, equal};
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
@@ -22,6 +22,7 @@ use crate::json::Json;
 use crate::time::StoreTime;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// What happened, or is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +47,12 @@ pub enum Command {
     Unarchive,
     Retry(String),
     Abandon(String),
+}
+
+impl Command {
+    fn is_result(&self) -> bool {
+        matches!(self, Command::Computed { .. } | Command::Failed { .. })
+    }
 }
 
 /// What becomes of the execution, and what must be started and stopped with it.
@@ -131,10 +138,15 @@ pub(super) fn decide_with(
     let archived_before = execution.archived_at;
     let changes = Changes::default();
     let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes, hole };
-    for command in commands {
+    let mut commands = commands.into_iter().peekable();
+    while let Some(command) = commands.next() {
+        let result = command.is_result();
         work.bumped = false;
         work.apply(command);
-        work.come_to_rest();
+        // Results that come together come to rest together: each by itself would cost a look at all nodes.
+        if !(result && commands.peek().is_some_and(Command::is_result)) {
+            work.come_to_rest();
+        }
         work.changes.revisions.push(work.next.revision);
     }
     // Time, or a new version of the graph, may have changed what holds.
@@ -201,7 +213,7 @@ impl Work<'_> {
         if before.is_some_and(|cell| equal(&cell.value, &value)) {
             return;
         }
-        let silent_revision = before.map_or(0, |cell| cell.revision);
+        let silent_revision = before.map_or(self.next.revision, |cell| cell.revision);
         let revision = if bump { self.revision() } else { silent_revision };
         let cell = Cell { value, revision, set_at: self.now, metadata };
         self.next.nodes.entry(node.to_string()).or_default().cell = Some(cell.clone());
@@ -296,8 +308,31 @@ impl Work<'_> {
         if let Err(problem) = super::execution::check_due(&result) {
             return self.fail(&node.name, run, problem);
         }
+        if self.has_fired(node, &result) {
+            return self.ask_again(node);
+        }
         self.set(&node.name, result, None, true, Some(run));
         self.end(&node.name, run, Status::Done);
+    }
+
+    /// Whether a recurring tick, asked for its next time, gave one that is not after the one that was due:
+    /// as a clock that lags a little does.
+    fn has_fired(&self, node: &Node, result: &Value) -> bool {
+        let Some(cell) = self.next.cell(&node.name) else { return false };
+        let rearmed = |last: &Computation| last.computed_with.get(&node.name) == Some(&cell.revision);
+        let not_after = || due_at(result).zip(due_at(&cell.value)).is_some_and(|(next, due)| next <= due);
+        node.kind == NodeKind::TickRecurring && self.next.computation(&node.name).is_some_and(rearmed) && not_after()
+    }
+
+    /// Asks a tick for its time again after a while, longer each time.
+    fn ask_again(&mut self, node: &Node) {
+        let now = self.now;
+        if let Some(computation) = self.computation(&node.name) {
+            let pause = Duration::from_secs(1 << computation.iterations.min(LONGEST_PAUSE));
+            computation.iterations += 1;
+            computation.state = Some(Value::from(now.plus(pause).to_string()));
+            computation.status = Status::Next;
+        }
     }
 
     /// One target takes the result itself; several take it by name.
@@ -351,6 +386,9 @@ impl Work<'_> {
         Now { graph: self.graph, execution: &self.next, now: self.now }
     }
 }
+
+/// A tick that gives no new time is asked at least every 64 seconds.
+const LONGEST_PAUSE: u32 = 6;
 
 impl Gate {
     /// What a node waits for, in words; empty if its gate holds.

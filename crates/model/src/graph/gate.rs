@@ -47,6 +47,22 @@ impl Gate {
         parse(value, 0)
     }
 
+    /// Whether it is nested no deeper than one that is read may be.
+    pub(super) fn is_shallow(&self) -> bool {
+        let mut level: Vec<&Gate> = vec![self];
+        for _ in 0..=DEPTH_LIMIT {
+            level = level
+                .into_iter()
+                .flat_map(|gate| match gate {
+                    Gate::All(gates) | Gate::Any(gates) => gates.iter().collect(),
+                    Gate::Not(gate) => vec![&**gate],
+                    _ => Vec::new(),
+                })
+                .collect();
+        }
+        level.is_empty()
+    }
+
     pub fn holds(&self, values: &dyn Values) -> bool {
         match self {
             Gate::All(gates) => gates.iter().all(|gate| gate.holds(values)),

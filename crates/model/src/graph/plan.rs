@@ -73,6 +73,7 @@ pub fn plan(
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Plan {
     let Snapshot { id, graph, execution, ended, now } = snapshot;
+    let (ended, more) = some_of(ended);
     let mut accepted: Vec<Command> = ended.into_iter().map(over).collect();
     let results = accepted.len();
     let mut archived = execution.archived_at.is_some();
@@ -88,6 +89,10 @@ pub fn plan(
         }
     }
     let changes = decide_with(defaults.hole, &graph, execution, accepted, now, new_run);
+    let mut changes = changes;
+    if more {
+        changes.ticks.insert(String::new(), StoreTime(0));
+    }
     let mut revisions = changes.revisions[results..].iter().copied();
     let answers = refusals
         .into_iter()
@@ -97,6 +102,23 @@ pub fn plan(
         changes.start.iter().filter_map(|start| node_run(id, &graph, start, defaults)).collect();
     runs.extend(callbacks(id, &graph, &changes, defaults, new_run));
     Plan { answers, changes, runs }
+}
+
+/// One decision takes no more than this in; what is left is decided at once after it.
+const MOST_ENDED: usize = 10_000;
+const MOST_ENDED_BYTES: usize = 32 << 20;
+
+/// As many as one decision takes, and whether there are more.
+fn some_of(mut ended: Vec<Ended>) -> (Vec<Ended>, bool) {
+    let mut bytes = 0;
+    let taken = ended.iter().take(MOST_ENDED).take_while(|ended| {
+        bytes += ended.result.as_ref().map_or(0, |result| result.as_str().len());
+        bytes <= MOST_ENDED_BYTES
+    });
+    let count = taken.count().max(1);
+    let more = ended.len() > count;
+    ended.truncate(count);
+    (ended, more)
 }
 
 fn over(ended: Ended) -> Command {

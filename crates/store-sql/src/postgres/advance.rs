@@ -151,7 +151,15 @@ pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Pla
             let alone = executions.iter().map(|id| Advance { execution: *id, commands: Vec::new() });
             advance(store, &alone.collect::<Vec<_>>(), planner).await?;
         }
-        Err(fault) => return Err(fault.into()),
+        Err(fault) => {
+            if let [culprit] = executions[..] {
+                // Alone, it is what cannot be carried out: it must not keep the others waiting for ever. If the
+                // server is away, this fails as well.
+                tracing::error!(execution = %culprit, ?fault, "an execution cannot be looked at and is put off");
+                store.command.query(POSTPONE, &[&culprit.0, &POSTPONE_US]).await?;
+            }
+            return Err(fault.into());
+        }
     }
     Ok(Looked { executions, ..next(store).await? })
 }

@@ -11,8 +11,8 @@ use crate::cells::{ComputationCells, ValueCells, stored};
 use crate::encode::{int, limit};
 use everbeat_model::event::line;
 use everbeat_model::graph::{Change, Graph, Plan};
-use everbeat_model::{Json, RunId, StoreTime};
-use everbeat_store::{cuts, events};
+use everbeat_model::{Json, NewRun, RunId, StoreTime};
+use everbeat_store::{cuts, events, recorded};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_postgres::types::ToSql;
@@ -134,16 +134,21 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
     let values = Values::of(piece);
     let history = History::of(piece);
     let (computations, forgotten) = computations(piece);
-    let runs = enqueue::Columns::of(piece.iter().flat_map(|decided| &decided.plan.runs));
+    let runs: Vec<&NewRun> = piece.iter().flat_map(|decided| &decided.plan.runs).collect();
+    // One execution may make many runs with large inputs: they go in pieces of their own.
+    let runs: Vec<_> = chunks(&runs, |run| enqueue::size(run))
+        .into_iter()
+        .map(|runs| enqueue::Columns::of(runs.iter().copied()))
+        .collect();
     let executions_params = executions.params();
     let values_params = values.params();
     let history_params = history.params();
     let cut_params = history.cut_params();
     let computations_params = computations.params();
-    let runs_params = runs.params();
+    let runs_params: Vec<_> = runs.iter().map(|runs| runs.params()).collect();
     let forgotten_params: [&(dyn ToSql + Sync); 2] = [&forgotten.0, &forgotten.1];
     let replaced_params = history.replaced_params();
-    let statements: [(bool, &str, Params<'_>); 8] = [
+    let statements: [(bool, &str, Params<'_>); 7] = [
         (true, if write == Write::Begun { BEGIN } else { CHANGE }, &executions_params),
         (!values.node.is_empty(), VALUES, &values_params),
         (!history.replaced_node.is_empty(), REPLACE, &replaced_params),
@@ -151,10 +156,10 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
         (!history.cut_node.is_empty(), CUT, &cut_params),
         (!computations.node.is_empty(), COMPUTATIONS, &computations_params),
         (!forgotten.0.is_empty(), FORGOTTEN, &forgotten_params),
-        (!runs.is_empty(), enqueue::INSERT, &runs_params),
     ];
-    let wanted: Vec<(&str, Params<'_>)> =
+    let mut wanted: Vec<(&str, Params<'_>)> =
         statements.into_iter().filter(|(wanted, ..)| *wanted).map(|(_, sql, params)| (sql, params)).collect();
+    wanted.extend(runs_params.iter().map(|params| (enqueue::INSERT, &params[..])));
     let answers = transaction.all(&wanted).await?;
     if write == Write::Begun && answers.first().is_none_or(|begun| begun.len() < piece.len()) {
         return Err(Fault::Again("another request has just started the same".to_string()));
@@ -165,8 +170,8 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
 /// The text that it takes to write a plan.
 fn size(decided: &Decided) -> usize {
     let runs: usize = decided.plan.runs.iter().map(enqueue::size).sum();
-    // Twice: the value and its history. Strings are what grows; the rest is small beside them.
-    let text = |change: &Change| change.cell.as_ref().map_or(0, |cell| cell.value.as_str().map_or(256, str::len));
+    // Twice: the value and its history.
+    let text = |change: &Change| change.cell.as_ref().map_or(0, |cell| Json::of(&cell.value).as_str().len() + 256);
     runs + decided.plan.changes.changed.iter().map(|change| 2 * text(change)).sum::<usize>()
 }
 
@@ -188,7 +193,7 @@ struct Rows<'a> {
 impl<'a> Rows<'a> {
     fn of(piece: &'a [Decided]) -> Rows<'a> {
         let mut rows = Rows::default();
-        for Decided { read, plan, now, .. } in piece {
+        for Decided { read, plan, now, graph } in piece {
             rows.id.push(read.id.0);
             rows.graph.push(&read.graph);
             rows.definition.push(stored(read.definition));
@@ -197,7 +202,7 @@ impl<'a> Rows<'a> {
             rows.revision.push(stored(plan.changes.execution.revision));
             rows.archived_at.push(plan.changes.execution.archived_at.map(|at| at.0));
             rows.stamp.push(stored(read.stamp + 1));
-            rows.place.push(stored(read.place + plan.changes.changed.len() as u64));
+            rows.place.push(stored(read.place + recorded(graph, plan).count() as u64));
             rows.created_at.push(read.created_at.0);
             rows.updated_at.push(now.0);
         }
@@ -323,7 +328,7 @@ impl<'a> History<'a> {
         let mut history = History::default();
         for decided in piece {
             let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-            for (place, change) in (decided.read.place + 1..).zip(&decided.plan.changes.changed) {
+            for (place, change) in (decided.read.place + 1..).zip(recorded(&decided.graph, &decided.plan)) {
                 let before = decided.read.changes.get(&change.node).copied().unwrap_or(0);
                 let count = counts.entry(&change.node).or_insert(before);
                 *count += 1;

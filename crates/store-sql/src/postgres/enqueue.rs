@@ -236,10 +236,6 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.id.is_empty()
-    }
-
     pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
         [
             &self.id,

@@ -190,7 +190,11 @@ async fn load(link: &Link, known: &Definitions, serials: &BTreeSet<u64>) -> Resu
     if !unknown.is_empty() {
         for row in link.query(DEFINITIONS, &[&unknown]).await? {
             let serial = number(row.get(0));
-            found.insert(serial, known.read(serial, row.get(1))?);
+            // One that cannot be read leaves out its executions, not the whole list.
+            match known.read(serial, row.get(1)) {
+                Ok(graph) => _ = found.insert(serial, graph),
+                Err(error) => tracing::error!(%error, "a stored definition is left out"),
+            }
         }
     }
     Ok(found)

@@ -34,10 +34,10 @@ pub(super) fn carry_out(
     stop(tx, changes, lines)?;
     let mut place = place;
     for change in &changes.changed {
-        place += 1;
-        let latest = write_value(tx, id, change, place)?;
         let keep = graph.keep(&change.node);
-        if cuts(latest, keep) {
+        place += u64::from(keep > 0);
+        let latest = write_value(tx, id, change, (keep > 0).then_some(place))?;
+        if keep > 0 && cuts(latest, keep) {
             cut(tx, id, &change.node, keep)?;
         }
     }
@@ -56,11 +56,25 @@ fn stop(tx: &Tx<'_>, changes: &Changes, lines: &mut Vec<String>) -> Outcome<()> 
     Ok(())
 }
 
-/// The value and its entry in the history; answers how often the value has changed.
-fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Outcome<u64> {
+/// The value and its entry in the history, if it has one; answers how often the value has changed.
+fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: Option<u64>) -> Outcome<u64> {
     let cells = ValueCells::of(change.cell.as_ref().map(|cell| &cell.value));
     let metadata = change.cell.as_ref().and_then(|cell| cell.metadata.as_ref()).map(Json::of);
     let metadata = metadata.as_ref().map(|metadata| metadata.as_str());
+    if let Some(place) = place {
+        record(tx, id, change, &cells, metadata, place)?;
+    }
+    upsert(tx, id, change, &cells, metadata)
+}
+
+fn record(
+    tx: &Tx<'_>,
+    id: ExecutionId,
+    change: &Change,
+    cells: &ValueCells,
+    metadata: Option<&str>,
+    place: u64,
+) -> Outcome<()> {
     if let Some(cell) = change.cell.as_ref().filter(|_| change.silent) {
         tx.connection
             .prepare_cached(
@@ -84,7 +98,7 @@ fn write_value(tx: &Tx<'_>, id: ExecutionId, change: &Change, place: u64) -> Out
             metadata,
             change.run.map(|run| run.0.into_bytes()),
         ])?;
-    upsert(tx, id, change, &cells, metadata)
+    Ok(())
 }
 
 fn upsert(tx: &Tx<'_>, id: ExecutionId, change: &Change, cells: &ValueCells, metadata: Option<&str>) -> Outcome<u64> {

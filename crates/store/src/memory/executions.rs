@@ -276,18 +276,22 @@ impl State {
         let Some(row) = self.executions.get_mut(&id) else { return };
         let graph = &self.graphs[&row.definition].graph;
         for change in changes.changed {
-            row.place += 1;
             let value = row.values.entry(change.node.clone()).or_insert(ValueRow { changes: 0, first_set_at: None });
             value.changes += 1;
             if change.cell.is_some() {
                 value.first_set_at.get_or_insert(now);
             }
             let (cell, node) = (change.cell.as_ref(), change.node);
+            let keep = graph.keep(&node);
+            if keep == 0 {
+                continue;
+            }
             if let Some(cell) = cell.filter(|_| change.silent) {
-                let replaced =
-                    row.history.iter_mut().filter(|entry| entry.node == node && entry.revision == cell.revision);
+                let same = |entry: &&mut Remembered| entry.node == node && entry.revision == cell.revision;
+                let replaced = row.history.iter_mut().filter(same);
                 replaced.for_each(|entry| (entry.value, entry.metadata) = (Some(Json::of(&cell.value)), None));
             }
+            row.place += 1;
             row.history.push(Remembered {
                 place: row.place,
                 node: node.clone(),
@@ -297,7 +301,6 @@ impl State {
                 metadata: cell.and_then(|cell| cell.metadata.as_ref()).map(Json::of),
                 run: change.run,
             });
-            let keep = graph.keep(&node);
             if cuts(value.changes, keep) {
                 let mine = row.history.iter().rev().filter(|entry| entry.node == node);
                 let oldest = mine.map(|entry| entry.place).nth(keep - 1).unwrap_or(0);

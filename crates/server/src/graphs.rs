@@ -101,7 +101,7 @@ impl From<Definition> for GraphJson {
 /// Applies a definition. Executions that stand go on with it.
 #[utoipa::path(post, path = "/api/v1/graphs", tag = "graphs", request_body = NewGraph,
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500, pattern = r"^[!-~]([ -~]*[!-~])?$",
-        description = "Not needed: what is applied already is not applied again")),
+        description = "The same request again is answered with what it applied then")),
     responses(
         (status = 201, body = GraphJson, headers(("location" = String))),
         (status = 200, body = GraphJson, description = "It is what counts already"),
@@ -114,9 +114,9 @@ pub(crate) async fn apply_graph(
     JsonBody(new): JsonBody<NewGraph>,
 ) -> Result<Response> {
     params.only(&[])?;
-    idempotency(&headers, "POST /api/v1/graphs", std::iter::once(&new))?;
+    let key = idempotency(&headers, "POST /api/v1/graphs", std::iter::once(&new))?;
     let accept_unknown = new.accept_unknown.unwrap_or(false);
-    let applied = app.engine.apply_graph(new.read()?, accept_unknown).await?;
+    let applied = app.engine.apply_graph(new.read()?, accept_unknown, key).await?;
     let location = [(LOCATION, format!("/api/v1/graphs/{}", escape(&applied.definition.graph.name)))];
     let graph = Answer(GraphJson::from(applied.definition));
     Ok(match applied.new {

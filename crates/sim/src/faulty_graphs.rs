@@ -7,15 +7,15 @@ use async_trait::async_trait;
 use everbeat_model::ExecutionId;
 use everbeat_model::graph::Graph;
 use everbeat_store::{
-    Advance, Advanced, Analytics, Applied, Definition, ExecutionFilter, Executions, Graphs, Looked, Peek, Planner,
-    Remembered, Result, Start, Started, Stored,
+    Advance, Advanced, Analytics, Applied, Definition, ExecutionFilter, Executions, Graphs, Idempotency, Looked, Peek,
+    Planner, Remembered, Result, Start, Started, Stored,
 };
 use std::sync::Arc;
 
 #[async_trait]
 impl Graphs for FaultyStore {
-    async fn apply(&self, graph: Arc<Graph>) -> Result<Applied> {
-        self.call("apply", move |store| async move { store.apply(graph).await }).await
+    async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
+        self.call("apply", move |store| async move { store.apply(graph, idempotency).await }).await
     }
 
     async fn graph(&self, name: &str, version: Option<&str>) -> Result<Option<Definition>> {

@@ -50,7 +50,7 @@ impl World {
     pub(crate) fn apply(&mut self, version: u32) {
         self.ask("apply graphs", move |engine| async move {
             for graph in definitions(version) {
-                engine.apply_graph(graph, false).await.ok();
+                engine.apply_graph(graph, false, None).await.ok();
             }
         });
     }
@@ -73,7 +73,7 @@ impl World {
                     // A failover may have taken the definition.
                     Err(Error::Invalid(_)) => {
                         for graph in definitions(1) {
-                            engine.apply_graph(graph, false).await.ok();
+                            engine.apply_graph(graph, false, None).await.ok();
                         }
                     }
                     Err(_) => {}
@@ -225,7 +225,7 @@ async fn executes(
     let defined = engine.graph(WIDE, None).await.is_ok();
     if !defined {
         for graph in definitions(1) {
-            engine.apply_graph(graph, false).await.map_err(said("apply a graph"))?;
+            engine.apply_graph(graph, false, None).await.map_err(said("apply a graph"))?;
         }
     }
     let start = StartExecution { graph: WIDE.to_string(), values: fresh(), ..StartExecution::default() };

@@ -39,7 +39,7 @@ fn start(graph: &str, values: Value) -> Start {
 
 async fn apply(store: &Sqlite, name: &str, nodes: Value) {
     let graph = Graph::parse(&json!({ "name": name, "nodes": nodes })).expect("a graph");
-    store.apply(Arc::new(graph)).await.expect("apply");
+    store.apply(Arc::new(graph), None).await.expect("apply");
 }
 
 async fn begin(store: &Sqlite, starts: Vec<Start>) -> Vec<ExecutionId> {

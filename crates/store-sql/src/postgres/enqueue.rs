@@ -67,7 +67,7 @@ const TAKE_KEYS: &str = "\
 const KEY_HOLDERS: &str = "select key, run_id from unique_key where key = any($1::text[])";
 
 /// Waits for another request with the same key to end.
-const TAKE_IDEMPOTENCY: &str = concat!(
+pub(super) const TAKE_IDEMPOTENCY: &str = concat!(
     "with ",
     now!(),
     " insert into idempotency (key, fingerprint, run_ids, created_at) select $1, $2, '{}', now from t \
@@ -108,7 +108,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
         if taken.is_empty() {
             let seen = seen(&transaction, idempotency).await?;
             transaction.rollback().await?;
-            return Ok(seen);
+            return Ok(seen.map(|ids| ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()));
         }
     }
     let holders = take_keys(&transaction, &request.runs).await?;
@@ -143,7 +143,8 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     Ok(Ok(answers))
 }
 
-async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Enqueued>>> {
+/// What an earlier request with this key made.
+pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Uuid>>> {
     let sql = "select fingerprint, run_ids from idempotency where key = $1";
     let rows = transaction.query(sql, &[&idempotency.key]).await?;
     // Forgotten between the two statements: then it is ours after all.
@@ -151,7 +152,7 @@ async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outco
     if row.get::<_, &str>(0) != idempotency.fingerprint {
         return Ok(Err(Error::KeyReused { key: idempotency.key.clone() }));
     }
-    Ok(Ok(row.get::<_, Vec<Uuid>>(1).into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()))
+    Ok(Ok(row.get(1)))
 }
 
 /// Who holds each key of the request from now on. Of several runs with one key the first takes it.

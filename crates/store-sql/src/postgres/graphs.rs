@@ -1,16 +1,16 @@
 use super::Postgres;
-use super::enqueue::APPEND;
+use super::enqueue::{APPEND, TAKE_IDEMPOTENCY, seen};
 use super::fault::{Fault, Outcome};
 use super::link::TRIES;
 use super::sql::now;
 use super::transaction::Transaction;
-use crate::cells::{Definitions, number};
+use crate::cells::{Definitions, number, stored};
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
 use everbeat_model::{Json, StoreTime};
-use everbeat_store::{Applied, Definition, Graphs, Result};
+use everbeat_store::{Applied, Definition, Error, Graphs, Idempotency, Result};
 use std::sync::Arc;
 use tokio_postgres::Row;
 
@@ -36,21 +36,23 @@ const LATEST: &str = "\
     select serial, definition, applied_at from graph \
     where name = $1 and ($2::text is null or version = $2) order by serial desc limit 1";
 
+const BY_SERIAL: &str = "select serial, definition, applied_at from graph where serial = $1";
+
 const LIST: &str = "\
     select distinct on (name) serial, definition, applied_at from graph \
     where $1::text is null or name > $1 order by name, serial desc limit $2";
 
 #[async_trait]
 impl Graphs for Postgres {
-    async fn apply(&self, graph: Arc<Graph>) -> Result<Applied> {
+    async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
         let mut tries = 0;
         loop {
             tries += 1;
             let transaction = self.advance.begin().await?;
-            let answer = apply(&transaction, &self.definitions, &graph).await;
+            let answer = apply_once(&transaction, &self.definitions, &graph, idempotency.as_ref()).await;
             match transaction.close(answer).await {
                 Err(Fault::Again(_)) if tries < TRIES => {}
-                answer => return Ok(answer?),
+                answer => return answer?,
             }
         }
     }
@@ -64,6 +66,32 @@ impl Graphs for Postgres {
         let rows = self.read().query(LIST, &[&after, &limit(most)]).await?;
         Ok(crate::decode::readable(rows.iter().map(|row| read(&self.definitions, row))))
     }
+}
+
+/// The inner result is the request's; the outer one is the transaction's.
+async fn apply_once(
+    transaction: &Transaction<'_>,
+    known: &Definitions,
+    graph: &Arc<Graph>,
+    idempotency: Option<&Idempotency>,
+) -> Outcome<Result<Applied>> {
+    let Some(idempotency) = idempotency else { return apply(transaction, known, graph).await.map(Ok) };
+    let taken = transaction.query(TAKE_IDEMPOTENCY, &[&idempotency.key, &idempotency.fingerprint]).await?;
+    if taken.is_empty() {
+        let ids = match seen(transaction, idempotency).await? {
+            Ok(ids) => ids,
+            Err(error) => return Ok(Err(error)),
+        };
+        let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
+        let rows = transaction.query(BY_SERIAL, &[&stored(serial)]).await?;
+        let reused = || Error::KeyReused { key: idempotency.key.clone() };
+        let definition = rows.first().map(|row| read(known, row));
+        return Ok(definition.unwrap_or_else(|| Err(reused())).map(|definition| Applied { definition, new: false }));
+    }
+    let applied = apply(transaction, known, graph).await?;
+    let ids = vec![applied.definition.key_id()];
+    transaction.query("update idempotency set run_ids = $2 where key = $1", &[&idempotency.key, &ids]).await?;
+    Ok(Ok(applied))
 }
 
 async fn apply(transaction: &Transaction<'_>, known: &Definitions, graph: &Arc<Graph>) -> Outcome<Applied> {

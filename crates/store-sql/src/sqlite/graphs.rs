@@ -1,4 +1,5 @@
 use super::Sqlite;
+use super::enqueue::{remember, seen};
 use super::fault::Outcome;
 use super::writer::Tx;
 use crate::cells::{Definitions, number, stored};
@@ -8,15 +9,15 @@ use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
 use everbeat_model::{Json, StoreTime};
-use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Result};
+use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
 
 #[async_trait]
 impl Graphs for Sqlite {
-    async fn apply(&self, graph: Arc<Graph>) -> Result<Applied> {
+    async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
         let definitions = self.definitions.clone();
-        self.writer.write(move |tx| apply(tx, &definitions, graph)).await
+        self.writer.write(move |tx| apply_once(tx, &definitions, graph, idempotency.as_ref())).await
     }
 
     async fn graph(&self, name: &str, version: Option<&str>) -> Result<Option<Definition>> {
@@ -30,6 +31,27 @@ impl Graphs for Sqlite {
         let after = after.unwrap_or_default().to_string();
         self.readers.read(move |connection| graphs(connection, &definitions, &after, limit)).await
     }
+}
+
+fn apply_once(
+    tx: &Tx<'_>,
+    definitions: &Definitions,
+    graph: Arc<Graph>,
+    idempotency: Option<&Idempotency>,
+) -> Outcome<Applied> {
+    let Some(idempotency) = idempotency else { return apply(tx, definitions, graph) };
+    if let Some((fingerprint, ids)) = seen(tx, &idempotency.key)? {
+        let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
+        let mut select = tx.connection.prepare_cached("select serial, applied_at from graph where serial = ?1")?;
+        let found = select.query_row([stored(serial)], serial_and_time).optional()?;
+        return match found.filter(|_| fingerprint == idempotency.fingerprint) {
+            Some(found) => Ok(Applied { definition: definition(tx.connection, definitions, found)?, new: false }),
+            None => Err(Error::KeyReused { key: idempotency.key.clone() }.into()),
+        };
+    }
+    let applied = apply(tx, definitions, graph)?;
+    remember(tx, idempotency, applied.definition.key_id().as_bytes())?;
+    Ok(applied)
 }
 
 fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<Applied> {

@@ -1,5 +1,6 @@
 use super::fixture::{Fixture, MOMENT};
 use super::steps::{compute, graph, sum, with};
+use crate::{Error, Idempotency};
 use everbeat_model::graph::Graph;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -110,7 +111,7 @@ pub(super) async fn the_same_definition_from_many_sides_at_once_is_new_once(t: &
     let graph = Arc::new(Graph::parse(&sum()).expect("valid"));
     let all = t.at_once(12, |store| {
         let graph = graph.clone();
-        async move { store.apply(graph).await.expect("apply") }
+        async move { store.apply(graph, None).await.expect("apply") }
     });
     let all = all.await;
     assert_eq!(all.iter().filter(|applied| applied.new).count(), 1);
@@ -126,4 +127,21 @@ pub(super) async fn a_graph_of_thousands_of_nodes_reads_back(t: &Fixture) {
     let read = t.graph("long", None).await.expect("graph").expect("it is there");
     assert_eq!(*read.graph, Graph::parse(&definition).expect("valid"));
     assert!(!t.apply_graph(&definition).await.new);
+}
+
+pub(super) async fn an_idempotency_key_answers_with_what_it_applied(t: &Fixture) {
+    let key = |fingerprint: &str| Some(Idempotency { key: "k".to_string(), fingerprint: fingerprint.to_string() });
+    let graph = |version: u64| {
+        let graph = json!({"name": "g", "version": version, "nodes": [{"name": "a", "kind": "input"}]});
+        Arc::new(Graph::parse(&graph).expect("valid"))
+    };
+    let first = t.store.apply(graph(1), key("one")).await.expect("apply");
+    assert!(first.new);
+    assert!(t.store.apply(graph(2), None).await.expect("apply").new);
+    let again = t.store.apply(graph(1), key("one")).await.expect("apply");
+    assert_eq!((again.new, again.definition.serial), (false, first.definition.serial));
+    let latest = t.store.graph("g", None).await.expect("graph").expect("known");
+    assert_eq!(latest.graph.version, "2", "a late repetition brings nothing back");
+    assert!(matches!(t.store.apply(graph(3), key("other")).await, Err(Error::KeyReused { .. })));
+    assert_eq!(t.store.graph("g", Some("3")).await.expect("graph").map(|found| found.serial), None);
 }

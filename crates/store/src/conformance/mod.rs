@@ -238,6 +238,7 @@ macro_rules! conformance {
                 every_field_of_a_policy_survives
             }
             graphs {
+                an_idempotency_key_answers_with_what_it_applied
                 a_definition_reads_back_as_it_was_applied
                 the_same_definition_again_is_not_new
                 other_content_under_the_same_version_is_another_definition_and_counts

@@ -99,7 +99,7 @@ impl Fixture {
 
     pub(super) async fn apply_graph(&self, definition: &Value) -> Applied {
         let graph = Graph::parse(definition).expect("a valid definition");
-        Graphs::apply(&*self.store, Arc::new(graph)).await.expect("apply")
+        Graphs::apply(&*self.store, Arc::new(graph), None).await.expect("apply")
     }
 
     /// Applies a definition that must be new.

@@ -159,7 +159,7 @@ pub(super) async fn many_definitions_and_many_looks_at_once_end_with_the_last(t:
         (2..8).map(|n| Arc::new(Graph::parse(&version(n, json!(["a", format!("n{n}")]))).expect("valid"))).collect();
     let apply = async {
         for graph in definitions {
-            assert!(t.store.apply(graph).await.expect("apply").new);
+            assert!(t.store.apply(graph, None).await.expect("apply").new);
         }
     };
     let sides = t.at_once(4, |store| {

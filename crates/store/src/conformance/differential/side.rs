@@ -122,7 +122,9 @@ impl Side {
             Op::ForgetReplicas(keep) => say(store.forget_replicas(keep).await),
             Op::ForgetVerdicts(keep) => say(store.forget_verdicts(keep, ALL).await),
             Op::TrimEvents(keep) => say(store.trim_events(keep).await),
-            Op::Apply(graph) => store.apply(graph).await.map(|applied| format!("new: {}", applied.new)).expect("apply"),
+            Op::Apply(graph) => {
+                store.apply(graph, None).await.map(|applied| format!("new: {}", applied.new)).expect("apply")
+            }
             Op::Start(starts) => say(store.start(starts, self.planner.clone()).await),
             Op::Advance(advances) => say(store.advance(advances, self.planner.clone()).await),
             Op::Look(executions) => look(store, executions, &self.planner).await,

@@ -56,7 +56,7 @@ fn compute(name: &str, gate: &str) -> Value {
 
 async fn apply(store: &Postgres, definition: Value) {
     let graph = Graph::parse(&definition).expect("a valid definition");
-    assert!(Graphs::apply(store, Arc::new(graph)).await.expect("apply").new);
+    assert!(Graphs::apply(store, Arc::new(graph), None).await.expect("apply").new);
 }
 
 /// `x` and `y` are computed from `a`.

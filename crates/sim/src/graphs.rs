@@ -23,7 +23,7 @@ pub(crate) fn wide(version: u32) -> Result<Graph, Invalid> {
         node("a", "compute", json!(["x"]), json!({})),
         node("b", "compute", json!(["x"]), json!({ "max_attempts": 5 })),
         node("join", "compute", json!(["a", "b"]), json!({ "on_save": SAVED_TASK })),
-        json!({ "name": "seen", "kind": "historian", "gate": ["x"] }),
+        json!({ "name": "seen", "kind": "historian", "gate": ["x"], "options": { "keep_latest": 100_000 } }),
         json!({
             "name": "note", "kind": "mutate", "gate": ["a"], "task": NODE_TASK, "mutates": ["memo"],
             "options": { "update_revision_on_change": true },

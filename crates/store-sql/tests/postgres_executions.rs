@@ -13,37 +13,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Database, steps};
+use support::steps::planner;
+use support::{Database, steps, until_blocked};
 use tokio_postgres::Client;
-
-struct Plans;
-
-impl Planner for Plans {
-    fn plan(&self, snapshot: Snapshot, commands: Vec<Command>) -> Plan {
-        let defaults = Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None };
-        plan(snapshot, commands, &defaults, &mut || RunId(steps::next_id()))
-    }
-}
-
-fn planner() -> Arc<dyn Planner> {
-    Arc::new(Plans)
-}
-
-/// Until so many sessions of the database wait for a lock.
-#[allow(clippy::disallowed_methods, reason = "looks at a real server until it is there")]
-async fn until_blocked(session: &Client, count: i64) {
-    let sql = "select count(*) from pg_stat_activity \
-               where datname = current_database() and wait_event_type = 'Lock' and application_name like $1";
-    let mine: String = session.query_one("select current_schema()::text", &[]).await.expect("schema").get(0);
-    for _ in 0..1000 {
-        let blocked: i64 = session.query_one(sql, &[&format!("{mine} %")]).await.expect("activity").get(0);
-        if blocked >= count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{count} sessions never waited");
-}
 
 async fn open(database: &Database) -> Arc<Postgres> {
     let options = PostgresOptions { application_name: database.schema.clone(), ..database.options() };

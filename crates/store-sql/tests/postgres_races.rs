@@ -9,24 +9,8 @@ use everbeat_store::{Error, Events, Queues, Runs, Wakes, Which};
 use everbeat_store_sql::Postgres;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Database, steps};
+use support::{Database, steps, until_blocked};
 use tokio_postgres::Client;
-
-/// Until so many sessions of the database wait for a lock.
-#[allow(clippy::disallowed_methods, reason = "looks at a real server until it is there")]
-async fn until_blocked(session: &Client, count: i64) {
-    let sql = "select count(*) from pg_stat_activity \
-               where datname = current_database() and wait_event_type = 'Lock' and application_name like $1";
-    let mine: String = session.query_one("select current_schema()::text", &[]).await.expect("schema").get(0);
-    for _ in 0..1000 {
-        let blocked: i64 = session.query_one(sql, &[&format!("{mine}%")]).await.expect("activity").get(0);
-        if blocked >= count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{count} sessions never waited");
-}
 
 async fn open(database: &Database) -> Arc<Postgres> {
     let options =

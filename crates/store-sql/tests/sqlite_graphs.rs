@@ -2,29 +2,16 @@
 
 mod support;
 
-use everbeat_model::graph::{
-    Command, Condition, Defaults, Direction, Field, Graph, Plan, Snapshot, Sort, compare, plan,
-};
-use everbeat_model::{Ending, ExecutionId, Json, Policy, RunId};
-use everbeat_store::{Advance, Advanced, Audits, ExecutionFilter, Executions, Graphs, Planner, Runs, Start, Started};
+use everbeat_model::graph::{Command, Condition, Direction, Field, Graph, Sort, compare};
+use everbeat_model::{Ending, ExecutionId, Json};
+use everbeat_store::{Advance, Advanced, Audits, ExecutionFilter, Executions, Graphs, Runs, Start, Started};
 use everbeat_store_sql::Sqlite;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use support::steps::planner;
 use support::{sqlite_at, steps};
-
-struct Plans(Defaults);
-
-impl Planner for Plans {
-    fn plan(&self, snapshot: Snapshot, commands: Vec<Command>) -> Plan {
-        plan(snapshot, commands, &self.0, &mut || RunId(steps::next_id()))
-    }
-}
-
-fn planner() -> Arc<dyn Planner> {
-    Arc::new(Plans(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None }))
-}
 
 fn start(graph: &str, values: Value) -> Start {
     Start {

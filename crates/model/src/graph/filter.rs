@@ -3,7 +3,7 @@
 //! Stores answer these questions in SQL. The functions here say what the right answer is, so that every
 //! store can be tested against them.
 
-use super::gate::whole;
+use super::gate::equal;
 use crate::error::{Invalid, nearest};
 use crate::run::check_name;
 use serde_json::Value;
@@ -331,23 +331,6 @@ pub fn searchable(text: &str) -> Cow<'_, str> {
 /// Unicode and no locale. The `lower` of a database differs.
 pub fn folded(text: &str) -> String {
     searchable(text).to_lowercase()
-}
-
-/// Two whole numbers exactly, any other two numbers as `f64` (so 1 equals 1.0); texts, U+0000 included, by
-/// their characters; lists and objects part by part, the latter whatever the order of their names. Values of
-/// different kinds are never equal.
-fn equal(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => match (whole(a), whole(b)) {
-            (Some(a), Some(b)) => a == b,
-            _ => a.as_f64() == b.as_f64(),
-        },
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| equal(a, b)))
-        }
-        _ => a == b,
-    }
 }
 
 /// Numbers as `f64`, so that whole ones above 2^53 may tie; texts by the bytes of what is `searchable`. Other

@@ -225,7 +225,8 @@ impl Comparison {
     }
 }
 
-/// Numbers by value (1 equals 1.0), everything else as JSON.
+/// Two whole numbers exactly, any other two numbers as `f64` (so 1 equals 1.0); texts by their characters; lists and
+/// objects part by part, the latter whatever the order of their names. Values of different kinds are never equal.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(_), Value::Number(_)) => compare(a, b) == Some(Ordering::Equal),
@@ -250,6 +251,6 @@ fn compare(a: &Value, b: &Value) -> Option<Ordering> {
 }
 
 /// Of 64 bits, with or without a sign: `f64` cannot tell neighbours apart above 2^53.
-pub(super) fn whole(number: &Number) -> Option<i128> {
+fn whole(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }

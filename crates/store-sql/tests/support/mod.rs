@@ -8,6 +8,7 @@ use everbeat_store_sql::{Postgres, PostgresOptions, Sqlite};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
@@ -102,18 +103,49 @@ pub(crate) fn sqlite_at(path: &Path) -> everbeat_store::Result<Sqlite> {
     Sqlite::open(path, Arc::new(wall_clock), Arc::new(|| Uuid::new_v4().as_u128()))
 }
 
+/// Until so many sessions of the database wait for a lock.
+#[allow(clippy::disallowed_methods, reason = "looks at a real server until it is there")]
+pub(crate) async fn until_blocked(session: &Client, count: i64) {
+    let sql = "select count(*) from pg_stat_activity \
+               where datname = current_database() and wait_event_type = 'Lock' and application_name like $1";
+    let mine: String = session.query_one("select current_schema()::text", &[]).await.expect("schema").get(0);
+    for _ in 0..1000 {
+        let blocked: i64 = session.query_one(sql, &[&format!("{mine}%")]).await.expect("activity").get(0);
+        if blocked >= count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{count} sessions never waited");
+}
+
 /// Steps that many tests begin with.
 pub(crate) mod steps {
+    use everbeat_model::graph::{Command, Defaults, Plan, Snapshot, plan};
     use everbeat_model::replica::NewReplica;
     use everbeat_model::run::{Claimed, Kind, Spec};
     use everbeat_model::{
         Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime, id,
     };
-    use everbeat_store::{Claim, Enqueue, Sign, Signed, Store, Which};
+    use everbeat_store::{Claim, Enqueue, Planner, Sign, Signed, Store, Which};
     use std::collections::BTreeMap;
     use std::sync::{Arc, LazyLock};
     use std::time::Duration;
     use uuid::Uuid;
+
+    /// Decides as the engine does.
+    struct Plans(Defaults);
+
+    impl Planner for Plans {
+        fn plan(&self, snapshot: Snapshot, commands: Vec<Command>) -> Plan {
+            plan(snapshot, commands, &self.0, &mut || RunId(next_id()))
+        }
+    }
+
+    pub(crate) fn planner() -> Arc<dyn Planner> {
+        let policy = Arc::new(Policy::BASELINE);
+        Arc::new(Plans(Defaults { policy, queue: "default".to_string(), hole: None }))
+    }
 
     static IDS: LazyLock<id::Sequence> = LazyLock::new(id::Sequence::default);
 

@@ -10,7 +10,6 @@ use everbeat_store_sql::Postgres;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Database, steps, until_blocked};
-use tokio_postgres::Client;
 
 async fn open(database: &Database) -> Arc<Postgres> {
     let options =

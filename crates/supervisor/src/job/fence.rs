@@ -1,0 +1,113 @@
+//! The end of an attempt whose shim is gone: nobody may start it any more, and nothing of it may be left.
+
+use super::cgroup::Cgroup;
+use super::clock;
+use super::folder::{JobFolder, Problem, SOCKET};
+use super::kernel_lock;
+use super::processes::{self, JOB_TAG, SHIM_TAG};
+use super::records::{ExitRecord, FenceRecord, Record, Started};
+use super::sentinel;
+use super::spec::Identity;
+use rustix::process::Signal;
+use std::io;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub enum Fenced {
+    /// The command was started (or may have been), and how it ended is not known.
+    Lost,
+    /// The command was never started, and never will be.
+    NeverStarted,
+    /// It ended after all, with its true status.
+    Exited(Box<ExitRecord>),
+    /// Somebody holds the lock: nothing was done.
+    StillHeld,
+}
+
+/// So long the killed may take to be gone. Only the kernel can hold them up.
+const EMPTY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Takes the lock, forbids the attempt for good, kills whatever is left of it, and judges. An error is no
+/// verdict: try again. Doing it twice is harmless.
+pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
+    let Some(lock) = kernel_lock::take(folder)? else {
+        return Ok(match ExitRecord::read(folder, identity) {
+            Ok(Some(record)) => Fenced::Exited(Box::new(record)),
+            _ => Fenced::StillHeld,
+        });
+    };
+    let started: Option<Started> = Record::read(folder, identity).map_err(unclear)?;
+    let exited = ExitRecord::read(folder, identity).map_err(unclear)?;
+    if exited.is_none() && !already(folder, identity)? {
+        let fenced_at = clock::now_text();
+        FenceRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), fenced_at }.write(folder)?;
+    }
+    // A shim that ended in order has taken its socket away, after everything else.
+    if exited.is_none() || folder.exists(SOCKET) {
+        let cgroup = started.as_ref().and_then(|started| noted(folder, identity, started));
+        sweep(cgroup.as_ref(), identity)?;
+        folder.unlink(SOCKET)?;
+        folder.remove_temporaries()?;
+    }
+    drop(lock);
+    let beat = || sentinel::read(folder).is_ok_and(|beat| beat.epoch == identity.epoch && beat.nonce == identity.nonce);
+    Ok(match exited {
+        Some(record) => Fenced::Exited(Box::new(record)),
+        None if started.is_some() || beat() => Fenced::Lost,
+        None => Fenced::NeverStarted,
+    })
+}
+
+/// Kills a hung shim and everything it owns. Afterwards the lock is free, and [`fence`] judges.
+pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
+    let started: Option<Started> = Record::read(folder, identity).map_err(unclear)?;
+    if let Some(cgroup) = started.as_ref().and_then(|started| noted(folder, identity, started)) {
+        cgroup.kill_all()?;
+    }
+    let tag = identity.shim_tag();
+    until(|| {
+        let is_ours = |pid: i32| processes::has_tag(pid, SHIM_TAG, &tag);
+        Ok(processes::signal(processes::tagged(SHIM_TAG, &tag), Signal::KILL, is_ours) == 0)
+    })
+}
+
+/// Kills the job's processes until there are none: by cgroup, and by tag those that left it.
+fn sweep(cgroup: Option<&Cgroup>, identity: &Identity) -> io::Result<()> {
+    let tag = identity.tag();
+    until(|| {
+        let mut empty = true;
+        if let Some(cgroup) = cgroup {
+            cgroup.kill_all()?;
+            empty = cgroup.is_empty()?;
+        }
+        let is_ours = |pid: i32| processes::has_tag(pid, JOB_TAG, &tag);
+        Ok(processes::signal(processes::tagged(JOB_TAG, &tag), Signal::KILL, is_ours) == 0 && empty)
+    })?;
+    cgroup.inspect(|cgroup| cgroup.remove());
+    Ok(())
+}
+
+fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    let end = clock::boot_ms() + EMPTY_WITHIN.as_millis() as u64;
+    while !done()? {
+        if clock::boot_ms() > end {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "killed processes are still there"));
+        }
+        clock::pause(1);
+    }
+    Ok(())
+}
+
+fn noted(folder: &JobFolder, identity: &Identity, started: &Started) -> Option<Cgroup> {
+    Cgroup::noted(started.cgroup.as_ref()?, folder.job_id(), identity)
+}
+
+/// A later fence stays: it forbids this attempt too.
+fn already(folder: &JobFolder, identity: &Identity) -> io::Result<bool> {
+    let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
+    Ok(fence.is_some_and(|fence| fence.forbids(identity)))
+}
+
+fn unclear(problem: Problem) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+}

@@ -1,0 +1,104 @@
+//! From a folder to a running command: lock, check, mark, start.
+
+use super::super::cgroup::Cgroup;
+use super::super::clock;
+use super::super::folder::{JobFolder, Problem};
+use super::super::kernel_lock;
+use super::super::logs::Stream;
+use super::super::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
+use super::super::spec::{Containment, Spec};
+use super::child;
+use super::clients::Clients;
+use super::detach::close_inherited;
+use super::kill_points::kill_point;
+use super::output::Output;
+use super::run::{Command, Shim};
+use super::signals::Signals;
+use std::io;
+use std::path::Path;
+
+pub(super) fn start(path: &Path) -> io::Result<()> {
+    close_inherited()?;
+    kill_point("before-lock");
+    let folder = JobFolder::open_path(path)?;
+    // Held until this process ends.
+    let Some(lock) = kernel_lock::take(&folder)? else { return Err(refused("another process holds its lock")) };
+    let spec = Spec::read(&folder).map_err(unclear)?;
+    lock.sign(&spec.identity())?;
+    kill_point("after-lock");
+    check(&folder, &spec)?;
+    folder.remove_temporaries()?;
+    let signals = Signals::take()?;
+    // What the command's processes leave behind becomes this process' children, and so cannot get lost.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut clients = Clients::default();
+    // A folder that takes no socket may still take a job: it is tried again at every beat.
+    let listening = clients.listen(&folder);
+    let cgroup = match spec.containment {
+        Containment::Auto => Cgroup::create(&spec.job_id, &spec.identity()).ok(),
+        Containment::Tree => None,
+    };
+    let outputs = Stream::BOTH.map(|stream| Output::open(&folder, stream, spec.log_limit_bytes));
+    let mut shim = Shim::new(folder, spec, signals, clients, cgroup, outputs)?;
+    if let Err(error) = listening {
+        shim.note_write_error(&error);
+    }
+    let command = begin(&mut shim).inspect_err(|_| shim.leave())?;
+    shim.run(command);
+    drop(lock);
+    Ok(())
+}
+
+/// Whether this attempt may start its command, here and now. What cannot be read forbids it.
+fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
+    let identity = spec.identity();
+    if spec.boot_id != clock::boot_id()? {
+        return Err(refused("its spec is of another boot"));
+    }
+    let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
+    if fence.is_some_and(|fence| fence.forbids(&identity)) {
+        return Err(refused("it is fenced"));
+    }
+    let started: Option<Started> = Record::read(folder, &identity).map_err(unclear)?;
+    if started.is_some() || ExitRecord::read(folder, &identity).map_err(unclear)?.is_some() {
+        return Err(refused("its command was started already"));
+    }
+    Ok(())
+}
+
+/// Marks the start durably, and only then starts: whoever finds no mark knows that nothing ran.
+fn begin(shim: &mut Shim) -> io::Result<Command> {
+    let (folder, spec) = (&shim.folder, &shim.spec);
+    let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(unclear)?;
+    if cancel.is_some() {
+        return Ok(Command::NotStarted {
+            why: "cancelled before it started".into(),
+            stopped: Some(Stopped::Cancelled),
+        });
+    }
+    let door = shim.cgroup.as_ref().map(Cgroup::door).transpose()?;
+    let started = Started {
+        epoch: spec.epoch,
+        nonce: spec.nonce.clone(),
+        boot_id: spec.boot_id.clone(),
+        started_at: shim.started_at.clone(),
+        cgroup: shim.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
+    };
+    started.write(folder)?;
+    kill_point("before-exec");
+    let command = match child::start(spec, folder, door.as_ref()) {
+        Ok((child, pipes)) => Command::Started { child, pipes },
+        Err(error) => Command::NotStarted { why: error.to_string(), stopped: None },
+    };
+    kill_point("after-spawn");
+    child::protect_self();
+    Ok(command)
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("the job is not started: {why}"))
+}
+
+fn unclear(problem: Problem) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+}

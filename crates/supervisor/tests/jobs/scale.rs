@@ -1,0 +1,78 @@
+//! Figures, printed; asserted only with wide margins.
+
+use crate::harness::*;
+use everbeat_supervisor::job::sentinel;
+use everbeat_supervisor::job::{Finding, JobFolder, Spec, examine};
+
+#[test]
+fn a_hundred_shims_at_once_each_tell_their_own_exit() {
+    let began = now();
+    let jobs: Vec<Job> =
+        (0..100).map(|n| Job::with(&["/bin/sh", "-c", &format!("exit {n}")], |spec| spec.interval_ms = 1000)).collect();
+    let prepared = began.elapsed();
+    let jobs: Vec<Job> = jobs.into_iter().map(Job::start).collect();
+    println!("100 specs written in {prepared:?}, shims spawned in {:?}", began.elapsed() - prepared);
+    for (n, job) in jobs.iter().enumerate() {
+        assert_eq!(job.exited().exit_code, Some(n as i32));
+    }
+    println!("all exits known after {:?}", began.elapsed());
+    let memory: Vec<u64> = jobs.iter().flat_map(Job::shims).filter_map(private_kib).collect();
+    let most = memory.iter().max().copied().unwrap_or_default();
+    println!("private memory of {} lingering shims: at most {most} KiB", memory.len());
+    assert!(most <= 2048, "{most} KiB");
+}
+
+#[test]
+fn a_running_shim_is_small() {
+    let job = Job::shell("head -c 10000000 /dev/zero; sleep 1000").start();
+    eventually("output", || (job.hello().output_bytes == 10_000_000).then_some(()));
+    let memory = private_kib(job.shims()[0]).unwrap();
+    println!("private memory of a busy shim: {memory} KiB");
+    assert!(memory <= 2048, "{memory} KiB");
+}
+
+#[test]
+fn a_thousand_folders_are_examined_in_a_moment() {
+    let root = tempfile::tempdir().unwrap();
+    let living: Vec<Job> = (0..20).map(|_| Job::in_root(root.path(), &["sleep", "1000"], |_| {}).start()).collect();
+    living.iter().for_each(|job| drop(job.hello()));
+    let mut all: Vec<(JobFolder, Spec)> = (0..980)
+        .map(|n| {
+            let job_id = format!("job-{n}");
+            let folder = JobFolder::create(root.path(), &job_id).unwrap();
+            let spec = Spec::new(&job_id, 1, vec!["true".into()]).unwrap();
+            // Not durably: this is about reading.
+            std::fs::write(folder.path().join("spec.json"), serde_json::to_vec(&spec).unwrap()).unwrap();
+            (folder, spec)
+        })
+        .collect();
+    all.extend(living.iter().map(|job| (JobFolder::open_path(job.folder.path()).unwrap(), job.spec.clone())));
+    let began = now();
+    let live =
+        all.iter().filter(|(folder, spec)| matches!(examine(folder, &spec.identity()), Finding::Live(_))).count();
+    let took = began.elapsed();
+    let began = now();
+    living.iter().for_each(|job| assert!(matches!(job.examine(), Finding::Live(_))));
+    println!("1,000 folders examined in {took:?}; a living one in {:?}", began.elapsed() / 20);
+    assert_eq!(live, 20);
+}
+
+#[test]
+fn a_sentinel_is_cheap_to_read() {
+    let job = Job::new(&["sleep", "1000"]).start();
+    eventually("a sentinel", || sentinel::read(&job.folder).ok());
+    let began = now();
+    for _ in 0..1000 {
+        sentinel::read(&job.folder).unwrap();
+    }
+    println!("a sentinel is read in {:?}", began.elapsed() / 1000);
+}
+
+fn private_kib(pid: i32) -> Option<u64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let field = |name: &str| {
+        let line = rollup.lines().find(|line| line.starts_with(name))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Some(field("Private_Clean:")? + field("Private_Dirty:")?)
+}

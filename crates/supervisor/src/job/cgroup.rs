@@ -17,23 +17,26 @@ const SHIM: &str = "shim";
 const JOB: &str = "job";
 
 impl Cgroup {
+    /// Where this attempt's cgroup would be. Noted before it is made, so that whoever cleans up finds it.
+    pub(crate) fn planned(job_id: &str, identity: &Identity) -> io::Result<Cgroup> {
+        Ok(Cgroup { path: own()?.join(name(job_id, identity)) })
+    }
+
     /// Makes the cgroup and moves this process, the shim, into its leaf.
-    pub(crate) fn create(job_id: &str, identity: &Identity) -> io::Result<Cgroup> {
-        let parent = own()?;
-        let cgroup = Cgroup { path: parent.join(name(job_id, identity)) };
+    pub(crate) fn create(self) -> io::Result<Cgroup> {
         let made = (|| {
-            for folder in [cgroup.path.clone(), cgroup.path.join(SHIM), cgroup.job()] {
+            for folder in [self.path.clone(), self.path.join(SHIM), self.job()] {
                 match fs::create_dir(&folder) {
                     Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                     _ => {}
                 }
             }
             // Kernels before 5.14 have no such file; the tree walk does for them.
-            OpenOptions::new().write(true).open(cgroup.job().join("cgroup.kill"))?;
-            fs::write(cgroup.path.join(SHIM).join("cgroup.procs"), "0")
+            OpenOptions::new().write(true).open(self.job().join("cgroup.kill"))?;
+            fs::write(self.path.join(SHIM).join("cgroup.procs"), "0")
         })();
-        made.inspect_err(|_| cgroup.remove())?;
-        Ok(cgroup)
+        made.inspect_err(|_| self.remove())?;
+        Ok(self)
     }
 
     /// The cgroup that a shim noted, if the note names one of this attempt's in a cgroup file system.

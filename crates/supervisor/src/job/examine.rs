@@ -59,7 +59,7 @@ fn look(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Resu
             let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
             if spec.boot_id != boot {
                 Ok(Finding::Rebooted)
-            } else if started.is_some() || kernel_lock::was_taken_by(folder, identity) {
+            } else if started.is_some() || kernel_lock::note(folder, identity).is_some() {
                 // It may have been taken, and its record written, between these looks.
                 match kernel_lock::state(folder)? {
                     State::Held => Ok(ask(folder, identity, hello_within)),
@@ -92,7 +92,7 @@ fn ask(folder: &JobFolder, identity: &Identity, within: Duration) -> Finding {
         // Its holder may have ended meanwhile.
         match (ExitRecord::read(folder, identity), kernel_lock::state(folder)) {
             (Ok(Some(record)), _) => return Finding::Exited(Box::new(record)),
-            (_, Ok(State::Free)) if kernel_lock::was_taken_by(folder, identity) => {
+            (_, Ok(State::Free)) if kernel_lock::note(folder, identity).is_some() => {
                 return match ExitRecord::read(folder, identity) {
                     Ok(Some(record)) => Finding::Exited(Box::new(record)),
                     Ok(None) => Finding::Gone,

@@ -44,8 +44,7 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
     }
     // A shim that ended in order has taken its socket away, after everything else.
     if exited.is_none() || folder.exists(SOCKET) {
-        let cgroup = started.as_ref().and_then(|started| noted(folder, identity, started));
-        sweep(cgroup.as_ref(), identity)?;
+        sweep(noted(folder, identity).as_ref(), identity)?;
         folder.unlink(SOCKET)?;
         folder.remove_temporaries()?;
     }
@@ -60,15 +59,16 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
 
 /// Kills a hung shim and everything it owns. Afterwards the lock is free, and [`fence`] judges.
 pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
-    let started: Option<Started> = Record::read(folder, identity).map_err(unclear)?;
-    if let Some(cgroup) = started.as_ref().and_then(|started| noted(folder, identity, started)) {
+    if let Some(cgroup) = noted(folder, identity) {
         cgroup.kill_all()?;
     }
     let tag = identity.shim_tag();
     until(|| {
         let is_ours = |pid: i32| processes::has_tag(pid, SHIM_TAG, &tag);
         Ok(processes::signal(processes::tagged(SHIM_TAG, &tag), Signal::KILL, is_ours) == 0)
-    })
+    })?;
+    // The kernel takes a dead process' memory, by which it was found, before its locks.
+    until(|| Ok(kernel_lock::state(folder).map_err(unclear)? != kernel_lock::State::Held))
 }
 
 /// Kills the job's processes until there are none: by cgroup, and by tag those that left it.
@@ -87,9 +87,14 @@ fn sweep(cgroup: Option<&Cgroup>, identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
+/// A process that is just starting a program shows no environment for a moment.
+const CALM_LOOKS: usize = 2;
+
 fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let end = clock::boot_ms() + EMPTY_WITHIN.as_millis() as u64;
-    while !done()? {
+    let mut calm = 0;
+    while calm < CALM_LOOKS {
+        calm = if done()? { calm + 1 } else { 0 };
         if clock::boot_ms() > end {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "killed processes are still there"));
         }
@@ -98,8 +103,8 @@ fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     Ok(())
 }
 
-fn noted(folder: &JobFolder, identity: &Identity, started: &Started) -> Option<Cgroup> {
-    Cgroup::noted(started.cgroup.as_ref()?, folder.job_id(), identity)
+fn noted(folder: &JobFolder, identity: &Identity) -> Option<Cgroup> {
+    Cgroup::noted(&kernel_lock::note(folder, identity)?.cgroup?, folder.job_id(), identity)
 }
 
 /// A later fence stays: it forbids this attempt too.

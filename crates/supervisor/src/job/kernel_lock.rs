@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// The lock, held for as long as this value lives.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) enum State {
 pub(crate) struct Note {
     pub(crate) epoch: u64,
     pub(crate) nonce: String,
+    /// The cgroup it has, or is about to make.
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 /// Takes the lock, or says `None` when somebody else holds it.
@@ -78,18 +81,18 @@ fn whole_file() -> libc::flock {
 
 impl Held {
     /// Notes who took it.
-    pub(crate) fn sign(&self, identity: &Identity) -> io::Result<()> {
-        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone() })?;
+    pub(crate) fn sign(&self, identity: &Identity, cgroup: Option<PathBuf>) -> io::Result<()> {
+        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone(), cgroup })?;
         self.file.set_len(0)?;
         self.file.write_all_at(&note, 0)
     }
 }
 
-/// Whether this attempt has ever held the lock.
-pub(crate) fn was_taken_by(folder: &JobFolder, identity: &Identity) -> bool {
-    const MOST_NOTE_BYTES: u64 = 4096;
-    let note: Result<Note, Problem> = folder.read_json(LOCK, MOST_NOTE_BYTES);
-    note.is_ok_and(|note| note.epoch == identity.epoch && note.nonce == identity.nonce)
+/// This attempt's note, if it was the last to hold the lock.
+pub(crate) fn note(folder: &JobFolder, identity: &Identity) -> Option<Note> {
+    const MOST_NOTE_BYTES: u64 = 16 << 10;
+    let note: Note = folder.read_json(LOCK, MOST_NOTE_BYTES).ok()?;
+    (note.epoch == identity.epoch && note.nonce == identity.nonce).then_some(note)
 }
 
 impl std::os::fd::AsFd for Held {

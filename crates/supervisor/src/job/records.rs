@@ -5,7 +5,6 @@ use super::spec::Identity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::PathBuf;
 
 /// The command's end, as the kernel told it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +50,6 @@ pub struct Started {
     pub nonce: String,
     pub boot_id: String,
     pub started_at: String,
-    pub cgroup: Option<PathBuf>,
 }
 
 /// This attempt, and every earlier one, must not start any more.

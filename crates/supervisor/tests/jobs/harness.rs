@@ -68,6 +68,11 @@ impl Job {
         fence(&self.folder, &self.identity()).unwrap()
     }
 
+    /// The verdict, once the kernel has let go of a dead shim's lock.
+    pub(crate) fn judge(&self) -> Fenced {
+        eventually("a free lock", || Some(self.fence()).filter(|fenced| !matches!(fenced, Fenced::StillHeld)))
+    }
+
     pub(crate) fn client(&self) -> Client {
         eventually("a socket", || Client::connect(&self.folder, &self.identity(), LONG).ok())
     }
@@ -111,7 +116,7 @@ impl Job {
 
     pub(crate) fn shims(&self) -> Vec<i32> {
         let path = self.folder.path().to_str().unwrap().to_owned();
-        all_processes().filter(|pid| has(*pid, "cmdline", &path)).collect()
+        all_processes().filter(|pid| has(*pid, "cmdline", &path) || is_starting(*pid)).collect()
     }
 
     pub(crate) fn signal_shim(&self, signal: Signal) {
@@ -129,6 +134,9 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
+        if !self.folder.path().exists() {
+            return;
+        }
         let identity = self.spec.identity();
         if let Ok(mut client) = Client::connect(&self.folder, &identity, Duration::from_secs(2)) {
             let _already_ended = client.stop(Some(Duration::ZERO));
@@ -147,6 +155,12 @@ fn shim_program() -> &'static Path {
 
 fn all_processes() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// A shim that is just being started shows no command line for a moment, but its program.
+fn is_starting(pid: i32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == shim_program())
+        && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
 }
 
 fn has(pid: i32, file: &str, text: &str) -> bool {

@@ -6,7 +6,7 @@ use super::super::folder::{JobFolder, SOCKET};
 use super::super::processes::JOB_TAG;
 use super::super::spec::Spec;
 use super::signals;
-use rustix::io::{Errno, FdFlags};
+use rustix::io::{DupFlags, Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::fs::File;
@@ -30,10 +30,14 @@ pub(super) struct Pipes {
     pub(super) progress: OwnedFd,
 }
 
-pub(super) fn start(spec: &Spec, folder: &JobFolder, door: Option<&File>) -> io::Result<(Child, Pipes)> {
+/// `low` is a descriptor to put the job's end of the progress pipe in: a shell can name only one digit.
+pub(super) fn start(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd) -> io::Result<(Child, Pipes)> {
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = pipe()?;
-    let (progress, progress_end) = pipe()?;
+    let (progress, high) = pipe()?;
+    let mut progress_end = low;
+    rustix::io::dup3(&high, &mut progress_end, DupFlags::CLOEXEC)?;
+    drop(high);
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]).stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
     command.current_dir(spec.cwd.clone().unwrap_or_else(|| folder.workspace()));

@@ -57,10 +57,16 @@ impl AsFd for Signals {
     }
 }
 
-/// Between fork and exec: what the server ignores, the job must not. (The mask is reset by the library.)
+/// Between fork and exec: what the shim blocks and the server ignores, the job must not.
 pub(super) fn reset_in_child() {
-    for signal in 1..32 {
-        // SAFETY: setting a default disposition is async-signal-safe; KILL and STOP refuse, without harm.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: all of these are async-signal-safe; `set` is initialised by sigemptyset before use. KILL and
+    // STOP refuse a disposition, without harm.
+    unsafe {
+        for signal in 1..32 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }

@@ -15,18 +15,26 @@ use super::output::Output;
 use super::run::{Command, Shim};
 use super::signals::Signals;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 pub(super) fn start(path: &Path) -> io::Result<()> {
     close_inherited()?;
+    // For people who look at a list of processes.
+    let _without_proc = std::fs::write("/proc/self/comm", "everbeat-shim");
+    let low = OwnedFd::from(std::fs::File::open("/dev/null")?);
     kill_point("before-lock");
     let folder = JobFolder::open_path(path)?;
     // Held until this process ends.
     let Some(lock) = kernel_lock::take(&folder)? else { return Err(refused("another process holds its lock")) };
     let spec = Spec::read(&folder).map_err(unclear)?;
-    lock.sign(&spec.identity())?;
-    kill_point("after-lock");
     check(&folder, &spec)?;
+    let planned = match spec.containment {
+        Containment::Auto => Cgroup::planned(&spec.job_id, &spec.identity()).ok(),
+        Containment::Tree => None,
+    };
+    lock.sign(&spec.identity(), planned.as_ref().map(|cgroup| cgroup.path().to_owned()))?;
+    kill_point("after-lock");
     folder.remove_temporaries()?;
     let signals = Signals::take()?;
     // What the command's processes leave behind becomes this process' children, and so cannot get lost.
@@ -34,16 +42,13 @@ pub(super) fn start(path: &Path) -> io::Result<()> {
     let mut clients = Clients::default();
     // A folder that takes no socket may still take a job: it is tried again at every beat.
     let listening = clients.listen(&folder);
-    let cgroup = match spec.containment {
-        Containment::Auto => Cgroup::create(&spec.job_id, &spec.identity()).ok(),
-        Containment::Tree => None,
-    };
+    let cgroup = planned.and_then(|planned| planned.create().ok());
     let outputs = Stream::BOTH.map(|stream| Output::open(&folder, stream, spec.log_limit_bytes));
     let mut shim = Shim::new(folder, spec, signals, clients, cgroup, outputs)?;
     if let Err(error) = listening {
         shim.note_write_error(&error);
     }
-    let command = begin(&mut shim).inspect_err(|_| shim.leave())?;
+    let command = begin(&mut shim, low).inspect_err(|_| shim.leave())?;
     shim.run(command);
     drop(lock);
     Ok(())
@@ -67,7 +72,7 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
 }
 
 /// Marks the start durably, and only then starts: whoever finds no mark knows that nothing ran.
-fn begin(shim: &mut Shim) -> io::Result<Command> {
+fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     let (folder, spec) = (&shim.folder, &shim.spec);
     let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(unclear)?;
     if cancel.is_some() {
@@ -82,11 +87,10 @@ fn begin(shim: &mut Shim) -> io::Result<Command> {
         nonce: spec.nonce.clone(),
         boot_id: spec.boot_id.clone(),
         started_at: shim.started_at.clone(),
-        cgroup: shim.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
     };
     started.write(folder)?;
     kill_point("before-exec");
-    let command = match child::start(spec, folder, door.as_ref()) {
+    let command = match child::start(spec, folder, door.as_ref(), low) {
         Ok((child, pipes)) => Command::Started { child, pipes },
         Err(error) => Command::NotStarted { why: error.to_string(), stopped: None },
     };

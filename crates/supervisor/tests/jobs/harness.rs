@@ -116,7 +116,7 @@ impl Job {
 
     pub(crate) fn shims(&self) -> Vec<i32> {
         let path = self.folder.path().to_str().unwrap().to_owned();
-        all_processes().filter(|pid| has(*pid, "cmdline", &path) || is_starting(*pid)).collect()
+        all_processes().filter(|pid| is_shim(*pid, &path)).collect()
     }
 
     pub(crate) fn signal_shim(&self, signal: Signal) {
@@ -158,9 +158,12 @@ fn all_processes() -> impl Iterator<Item = i32> {
 }
 
 /// A shim that is just being started shows no command line for a moment, but its program.
-fn is_starting(pid: i32) -> bool {
-    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == shim_program())
-        && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
+fn is_shim(pid: i32, folder: &str) -> bool {
+    let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    match line.is_empty() {
+        true => std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == shim_program()),
+        false => line.split(|byte| *byte == 0).any(|part| part == folder.as_bytes()),
+    }
 }
 
 fn has(pid: i32, file: &str, text: &str) -> bool {

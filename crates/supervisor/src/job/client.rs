@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -62,8 +62,12 @@ impl Client {
 
     /// From inside a job: a client that can only beat.
     pub fn of_this_job(within: Duration) -> Result<Client, Error> {
+        Client::by_variables(|name| std::env::var(name).ok(), within)
+    }
+
+    fn by_variables(get: impl Fn(&str) -> Option<String>, within: Duration) -> Result<Client, Error> {
         let variable = |name: &str| {
-            std::env::var(name).map_err(|_| io::Error::other(format!("{name} is not set: this is not inside a job")))
+            get(name).ok_or_else(|| io::Error::other(format!("{name} is not set: this is not inside a job")))
         };
         let socket = PathBuf::from(variable(SOCKET_VARIABLE)?);
         let epoch = variable(ATTEMPT_VARIABLE)?.parse().map_err(io::Error::other)?;
@@ -196,8 +200,25 @@ impl Subscription {
     }
 }
 
+impl AsRawFd for Subscription {
+    fn as_raw_fd(&self) -> RawFd {
+        self.client.socket.as_raw_fd()
+    }
+}
+
 impl AsFd for Subscription {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.client.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_a_job_it_says_so() {
+        let error = Client::by_variables(|_| None, Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("not inside a job"), "{error}");
     }
 }

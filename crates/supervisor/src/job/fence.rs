@@ -44,7 +44,9 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
     }
     // A shim that ended in order has taken its socket away, after everything else.
     if exited.is_none() || folder.exists(SOCKET) {
-        sweep(noted(folder, identity).as_ref(), identity)?;
+        let boot = clock::boot_id()?;
+        let may_live = started.as_ref().is_some_and(|started| started.boot_id == boot);
+        sweep(noted(folder, identity).as_ref(), identity, may_live)?;
         folder.unlink(SOCKET)?;
         folder.remove_temporaries()?;
     }
@@ -68,11 +70,15 @@ pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
         Ok(processes::signal(processes::tagged(SHIM_TAG, &tag), Signal::KILL, is_ours) == 0)
     })?;
     // The kernel takes a dead process' memory, by which it was found, before its locks.
-    until(|| Ok(kernel_lock::state(folder).map_err(unclear)? != kernel_lock::State::Held))
+    until(|| {
+        let held = kernel_lock::state(folder).map_err(unclear)? == kernel_lock::State::Held;
+        Ok(!held || kernel_lock::note(folder, identity).is_none())
+    })
 }
 
-/// Kills the job's processes until there are none: by cgroup, and by tag those that left it.
-fn sweep(cgroup: Option<&Cgroup>, identity: &Identity) -> io::Result<()> {
+/// Kills the job's processes until there are none: by cgroup, and by tag those that left it. A command that
+/// was not started in this boot has none, which spares looking at every process of the machine.
+fn sweep(cgroup: Option<&Cgroup>, identity: &Identity, may_live: bool) -> io::Result<()> {
     let tag = identity.tag();
     until(|| {
         let mut empty = true;
@@ -81,7 +87,8 @@ fn sweep(cgroup: Option<&Cgroup>, identity: &Identity) -> io::Result<()> {
             empty = cgroup.is_empty()?;
         }
         let is_ours = |pid: i32| processes::has_tag(pid, JOB_TAG, &tag);
-        Ok(processes::signal(processes::tagged(JOB_TAG, &tag), Signal::KILL, is_ours) == 0 && empty)
+        let strays = if may_live { processes::tagged(JOB_TAG, &tag) } else { Vec::new() };
+        Ok(processes::signal(strays, Signal::KILL, is_ours) == 0 && empty)
     })?;
     cgroup.inspect(|cgroup| cgroup.remove());
     Ok(())

@@ -109,3 +109,17 @@ fn a_hung_shim_is_told_from_a_living_one_and_can_be_ended() {
         assert_eq!(job.processes(), [0; 0]);
     }
 }
+
+#[test]
+fn a_storm_of_forks_is_ended() {
+    const STORM: &str = "echo up > up; storm() { while :; do (setsid sleep 0.05 &) ; (sleep 0.05 &) ; done; }; \
+        trap '' TERM; storm & storm & setsid sh -c 'while :; do (sleep 0.03 &); done' & wait";
+    for containment in [Containment::Auto, Containment::Tree] {
+        let job = Job::with(&["/bin/sh", "-c", STORM], |spec| spec.containment = containment).start();
+        job.await_file("up");
+        job.client().stop(Some(std::time::Duration::from_millis(100))).unwrap();
+        assert_eq!(job.exited().exit_signal, Some(9), "{containment:?}");
+        eventually("calm", || (job.hello().state == everbeat_supervisor::job::protocol::State::Exited).then_some(()));
+        assert_eq!(job.processes(), [0; 0], "{containment:?}");
+    }
+}

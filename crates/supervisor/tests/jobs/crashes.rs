@@ -1,6 +1,9 @@
 use crate::harness::*;
 use everbeat_supervisor::job::{Containment, Fenced, Finding};
 
+/// Leaves somebody behind, who must not outlive the verdict.
+const COMMAND: &str = "echo run >> runs; setsid sleep 1000 & exit 7";
+
 /// What each place must end in.
 const PLACES: [(&str, &str); 7] = [
     ("before-lock", "never started"),
@@ -16,7 +19,7 @@ const PLACES: [(&str, &str); 7] = [
 fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice() {
     for containment in [Containment::Auto, Containment::Tree] {
         for (place, expected) in PLACES {
-            let job = Job::with(&["/bin/sh", "-c", "echo run >> runs; exit 7"], |spec| spec.containment = containment);
+            let job = Job::with(&["/bin/sh", "-c", COMMAND], |spec| spec.containment = containment);
             job.start_to_die_at(place);
             job.await_no_shim();
             let finding = eventually("a free lock", || Some(job.examine()).filter(|f| !matches!(f, Finding::Hung)));
@@ -46,6 +49,31 @@ fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice()
             assert_eq!(job.processes(), [0; 0]);
         }
     }
+}
+
+#[test]
+fn a_shim_killed_at_any_moment_ends_in_one_verdict_too() {
+    let mut verdicts = std::collections::BTreeMap::new();
+    for n in 0..40 {
+        let job = Job::shell(COMMAND).start();
+        pause(std::time::Duration::from_micros(n * 1500));
+        everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();
+        let verdict = match job.judge() {
+            Fenced::Lost => "lost",
+            Fenced::NeverStarted => "never started",
+            Fenced::Exited(record) => {
+                assert_eq!(record.exit_code, Some(7));
+                "exited"
+            }
+            Fenced::StillHeld => unreachable!(),
+        };
+        let runs = std::fs::read_to_string(job.workspace("runs")).unwrap_or_default();
+        assert!(runs.lines().count() <= 1 && (verdict != "never started" || runs.is_empty()), "{verdict}: {runs}");
+        assert!(verdict != "exited" || runs == "run\n");
+        assert_eq!(job.processes(), [0; 0]);
+        *verdicts.entry(verdict).or_insert(0) += 1;
+    }
+    println!("{verdicts:?}");
 }
 
 #[test]

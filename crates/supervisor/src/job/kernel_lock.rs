@@ -11,7 +11,7 @@ use rustix::fs::{self, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub(crate) struct Note {
 pub(crate) fn take(folder: &JobFolder) -> io::Result<Option<Held>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(fs::openat(folder.dir(), LOCK, flags, Mode::RUSR | Mode::WUSR)?);
-    let mut request = whole_file();
+    let mut request = whole_file(libc::F_WRLCK);
     // SAFETY: the descriptor is open and `request` is a valid, initialised flock for the whole call.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) } {
         0 => Ok(Some(Held { file })),
@@ -62,7 +62,7 @@ pub(crate) fn state(folder: &JobFolder) -> Result<State, Problem> {
         Err(Problem::Missing(_)) => return Ok(State::Absent),
         Err(problem) => return Err(problem),
     };
-    let mut request = whole_file();
+    let mut request = whole_file(libc::F_WRLCK);
     // SAFETY: as above.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) } {
         0 if i32::from(request.l_type) == libc::F_UNLCK => Ok(State::Free),
@@ -71,10 +71,10 @@ pub(crate) fn state(folder: &JobFolder) -> Result<State, Problem> {
     }
 }
 
-fn whole_file() -> libc::flock {
+fn whole_file(kind: libc::c_int) -> libc::flock {
     // SAFETY: flock is plain integers; zero is a value of each. (Its fields differ between systems.)
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
-    request.l_type = libc::F_WRLCK as _;
+    request.l_type = kind as _;
     request.l_whence = libc::SEEK_SET as _;
     request
 }
@@ -95,9 +95,13 @@ pub(crate) fn note(folder: &JobFolder, identity: &Identity) -> Option<Note> {
     (note.epoch == identity.epoch && note.nonce == identity.nonce).then_some(note)
 }
 
-impl std::os::fd::AsFd for Held {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+impl Drop for Held {
+    /// Closing is not enough: a process that this one is just starting has the descriptor too, until it
+    /// runs its own program.
+    fn drop(&mut self) {
+        let mut request = whole_file(libc::F_UNLCK);
+        // SAFETY: as above.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) };
     }
 }
 
@@ -116,5 +120,15 @@ mod tests {
         drop(held);
         assert_eq!(state(&folder).unwrap(), State::Free);
         assert!(take(&folder).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_released_lock_is_free_although_a_copy_of_its_descriptor_is_open() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(root.path(), "j").unwrap();
+        let held = take(&folder).unwrap().unwrap();
+        let _copy = held.file.try_clone().unwrap();
+        drop(held);
+        assert_eq!(state(&folder).unwrap(), State::Free);
     }
 }

@@ -138,7 +138,7 @@ impl Tiny {
         let folder = tempfile::tempdir().unwrap();
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(folder.path()).output();
-        mounted.is_ok_and(|output| output.status.success()).then_some(Tiny(folder))
+        mounted.is_ok_and(|output| output.status.success()).then(|| Tiny(folder))
     }
 }
 
@@ -179,7 +179,7 @@ struct ReadOnly<'a>(&'a Path);
 impl ReadOnly<'_> {
     fn make(folder: &Path) -> Option<ReadOnly<'_>> {
         // Permissions do not bind root; the immutable flag does.
-        (set(folder, true) && std::fs::File::create(folder.join("probe")).is_err()).then_some(ReadOnly(folder))
+        (set(folder, true) && std::fs::File::create(folder.join("probe")).is_err()).then(|| ReadOnly(folder))
     }
 }
 

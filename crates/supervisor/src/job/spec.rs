@@ -57,6 +57,8 @@ pub struct Identity {
 }
 
 pub(crate) const SCHEMA: u32 = 1;
+/// Below that a job would do little but rotate its logs.
+const LEAST_LOG_BYTES: u64 = 4096;
 
 impl Spec {
     /// A spec with the defaults of `[jobs]`, for this boot.
@@ -122,6 +124,8 @@ impl Spec {
             Err("its working folder is not absolute")
         } else if self.interval_ms == 0 {
             Err("its interval is zero")
+        } else if self.log_limit_bytes < LEAST_LOG_BYTES {
+            Err("its log limit is below 4 KiB")
         } else {
             Ok(())
         }
@@ -185,6 +189,7 @@ mod tests {
         refused(|spec| spec.nonce = "guess".into());
         refused(|spec| spec.job_id = "k".into());
         refused(|spec| spec.interval_ms = 0);
+        refused(|spec| spec.log_limit_bytes = 100);
         refused(|spec| drop(spec.env.insert("A=B".into(), String::new())));
         refused(|spec| drop(spec.env.insert("A".into(), "x".repeat(1 << 20))));
         assert_eq!(Spec::read(&folder).unwrap().nonce, good.nonce);

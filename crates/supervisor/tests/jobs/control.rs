@@ -178,3 +178,15 @@ fn a_folder_with_a_long_path_has_a_socket_too() {
     assert_eq!(job.hello().state, State::Running);
     assert!(JobFolder::open_path(job.folder.path()).is_ok());
 }
+
+#[test]
+fn a_long_grace_does_not_outlast_the_deadline() {
+    let job = Job::with(&["/bin/sh", "-c", "trap '' TERM; echo up > up; while :; do sleep 0.02; done"], |spec| {
+        (spec.deadline_ms, spec.stop_grace_ms) = (Some(1000), 100);
+    })
+    .start();
+    job.await_file("up");
+    job.client().stop(Some(Duration::from_secs(100_000))).unwrap();
+    let record = job.exited();
+    assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Requested)));
+}

@@ -1,11 +1,11 @@
 //! Starting the command.
 #![allow(unsafe_code)] // pre_exec, once.
 
-use super::super::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
-use super::super::folder::{JobFolder, SOCKET};
-use super::super::processes::JOB_TAG;
-use super::super::spec::Spec;
 use super::signals;
+use crate::job::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
+use crate::job::folder::{JobFolder, SOCKET};
+use crate::job::processes::JOB_TAG;
+use crate::job::spec::Spec;
 use rustix::io::{DupFlags, Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal};

@@ -1,8 +1,8 @@
 //! The shim's socket and whoever is connected to it. Nobody can make the shim wait: what is not read is
 //! bounded, what is not taken is bounded, and who goes over a bound is cut off.
 
-use super::super::folder::{JobFolder, SOCKET};
-use super::super::protocol::MOST_LINE_BYTES;
+use crate::job::folder::{JobFolder, SOCKET};
+use crate::job::protocol::MOST_LINE_BYTES;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};

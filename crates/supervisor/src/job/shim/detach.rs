@@ -2,9 +2,9 @@
 //! own, starts the shim and ends. Two plain spawns, and no fork of a program with threads.
 #![allow(unsafe_code)] // close_range(2), once.
 
-use super::super::folder::JobFolder;
-use super::super::processes::SHIM_TAG;
-use super::super::spec::Spec;
+use crate::job::folder::JobFolder;
+use crate::job::processes::SHIM_TAG;
+use crate::job::spec::Spec;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 pub(super) const DETACH: &str = "--detach";
 
 /// Starts the shim of the job whose spec stands in `folder`: `exe args… --detach FOLDER`. When it returns,
-/// the shim runs, or has failed already; [`super::super::examine`] tells.
+/// the shim runs, or has failed already; [`crate::job::examine`] tells.
 pub fn spawn<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>, folder: &JobFolder) -> io::Result<()> {
     let spec = Spec::read(folder).map_err(|problem| io::Error::other(problem.to_string()))?;
     let mut command = Command::new(exe);

@@ -4,8 +4,8 @@
 //! disk cost output instead of stopping the job. The shim is a copy away from every byte, but if it dies
 //! the job dies with it anyway.
 
-use super::super::folder::{JobFolder, Problem};
-use super::super::logs::{Begin, Index, Stream};
+use crate::job::folder::{JobFolder, Problem};
+use crate::job::logs::{Begin, Index, Stream};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -157,8 +157,8 @@ fn known(folder: &JobFolder, stream: Stream) -> io::Result<Option<(Begin, u64)>>
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::logs;
     use super::*;
+    use crate::job::logs;
 
     #[test]
     fn a_reader_that_begins_anywhere_sees_each_kept_byte_at_its_own_offset() {

@@ -1,6 +1,6 @@
 //! Progress lines from the job, which may write anything.
 
-use super::super::protocol::MOST_PROGRESS_BYTES;
+use crate::job::protocol::MOST_PROGRESS_BYTES;
 use rustix::io::Errno;
 use serde_json::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

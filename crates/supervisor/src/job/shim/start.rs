@@ -1,12 +1,5 @@
 //! From a folder to a running command: lock, check, mark, start.
 
-use super::super::cgroup::Cgroup;
-use super::super::clock;
-use super::super::folder::{JobFolder, Problem};
-use super::super::kernel_lock;
-use super::super::logs::Stream;
-use super::super::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
-use super::super::spec::{Containment, Spec};
 use super::child;
 use super::clients::Clients;
 use super::detach::close_inherited;
@@ -14,6 +7,13 @@ use super::kill_points::kill_point;
 use super::output::Output;
 use super::run::{Command, Shim};
 use super::signals::Signals;
+use crate::job::cgroup::Cgroup;
+use crate::job::clock;
+use crate::job::folder::{JobFolder, Problem};
+use crate::job::kernel_lock;
+use crate::job::logs::Stream;
+use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
+use crate::job::spec::{Containment, Spec};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -39,67 +39,62 @@ pub fn examine_within(folder: &JobFolder, identity: &Identity, hello_within: Dur
 }
 
 fn look(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Result<Finding, Problem> {
-    // A record that cannot be read does not hide a living shim.
-    let record = ExitRecord::read(folder, identity);
-    if let Ok(Some(record)) = record {
-        return Ok(Finding::Exited(Box::new(record)));
-    }
-    match kernel_lock::state(folder)? {
-        State::Held => Ok(ask(folder, identity, hello_within)),
-        State::Free | State::Absent => {
-            // The shim may have ended since the record was looked for.
-            if let Some(record) = ExitRecord::read(folder, identity)? {
-                return Ok(Finding::Exited(Box::new(record)));
-            }
-            let started: Option<Started> = Record::read(folder, identity)?;
-            let spec = Spec::read(folder)?;
-            if spec.identity() != *identity {
-                return Err(Problem::Foreign("spec.json".into()));
-            }
-            let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
-            if spec.boot_id != boot {
-                Ok(Finding::Rebooted)
-            } else if started.is_some() || kernel_lock::note(folder, identity).is_some() {
-                // It may have been taken, and its record written, between these looks.
-                match kernel_lock::state(folder)? {
-                    State::Held => Ok(ask(folder, identity, hello_within)),
-                    _ => Ok(ExitRecord::read(folder, identity)?
-                        .map_or(Finding::Gone, |record| Finding::Exited(Box::new(record)))),
-                }
-            } else {
-                Ok(Finding::Starting)
-            }
+    let until = clock::boot_ms() + hello_within.as_millis() as u64;
+    loop {
+        // A record that cannot be read does not hide a living shim.
+        if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
+            return Ok(Finding::Exited(Box::new(record)));
+        }
+        let found = match kernel_lock::state(folder)? {
+            State::Held => ask(folder, identity, until),
+            State::Free | State::Absent => infer(folder, identity)?,
+        };
+        // Else the lock passed from hand to hand meanwhile.
+        if let Some(finding) = found {
+            return Ok(finding);
         }
     }
 }
 
-/// Asks the lock's holder, again and again until the time is over: it may have locked just now.
-fn ask(folder: &JobFolder, identity: &Identity, within: Duration) -> Finding {
-    let until = clock::boot_ms() + within.as_millis() as u64;
+/// Nobody holds the lock: what does the folder say? Nothing, if somebody has taken it since.
+fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Problem> {
+    let started: Option<Started> = Record::read(folder, identity)?;
+    let was_locked = started.is_some() || kernel_lock::note(folder, identity).is_some();
+    let spec = Spec::read(folder)?;
+    if spec.identity() != *identity {
+        return Err(Problem::Foreign("spec.json".into()));
+    }
+    // The shim may have come, ended and left its record since the first look.
+    if kernel_lock::state(folder)? == State::Held {
+        return Ok(None);
+    }
+    if let Some(record) = ExitRecord::read(folder, identity)? {
+        return Ok(Some(Finding::Exited(Box::new(record))));
+    }
+    let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
+    Ok(Some(match was_locked {
+        _ if spec.boot_id != boot => Finding::Rebooted,
+        true => Finding::Gone,
+        false => Finding::Starting,
+    }))
+}
+
+/// Asks the lock's holder, again and again until the time is over: it may have locked just now. Nothing,
+/// if nobody holds it any more.
+fn ask(folder: &JobFolder, identity: &Identity, until: u64) -> Option<Finding> {
     loop {
         let left = until.saturating_sub(clock::boot_ms());
         let answer =
             Client::connect(folder, identity, Duration::from_millis(left)).and_then(|mut client| client.hello());
         match answer {
-            Ok(Hello { exit: Some(record), .. }) => return Finding::Exited(Box::new(record)),
-            Ok(hello) => return Finding::Live(Box::new(hello)),
+            Ok(Hello { exit: Some(record), .. }) => return Some(Finding::Exited(Box::new(record))),
+            Ok(hello) => return Some(Finding::Live(Box::new(hello))),
             Err(Error::Refused(Refusal::Fenced, _)) => {
-                return Finding::Unknown("another attempt's shim holds the lock".into());
+                return Some(Finding::Unknown("another attempt's shim holds the lock".into()));
             }
-            Err(_) if left == 0 => return Finding::Hung,
-            Err(_) => {}
-        }
-        // Its holder may have ended meanwhile.
-        match (ExitRecord::read(folder, identity), kernel_lock::state(folder)) {
-            (Ok(Some(record)), _) => return Finding::Exited(Box::new(record)),
-            (_, Ok(State::Free)) if kernel_lock::note(folder, identity).is_some() => {
-                return match ExitRecord::read(folder, identity) {
-                    Ok(Some(record)) => Finding::Exited(Box::new(record)),
-                    Ok(None) => Finding::Gone,
-                    Err(problem) => Finding::Unknown(problem.to_string()),
-                };
-            }
-            _ => clock::pause(5),
+            Err(_) if kernel_lock::state(folder).is_ok_and(|state| state != State::Held) => return None,
+            Err(_) if left == 0 => return Some(Finding::Hung),
+            Err(_) => clock::pause(5),
         }
     }
 }

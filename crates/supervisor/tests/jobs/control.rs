@@ -124,8 +124,9 @@ fn a_subscriber_hears_beats_progress_the_end_and_the_shims_own_end() {
 fn a_killed_shim_is_known_at_once_to_who_listens() {
     let job = Job::new(&["sleep", "1000"]).start();
     let mut events = job.client().subscribe().unwrap();
+    let shim = job.shim();
     let killed = now();
-    job.signal_shim(Signal::KILL);
+    rustix::process::pidfd_send_signal(&shim, Signal::KILL).unwrap();
     while !matches!(events.next(LONG).unwrap(), Next::Gone) {}
     println!("shim killed → known: {:?}", killed.elapsed());
     assert!(matches!(job.examine(), Finding::Gone));

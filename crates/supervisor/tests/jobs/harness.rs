@@ -120,11 +120,15 @@ impl Job {
     }
 
     pub(crate) fn signal_shim(&self, signal: Signal) {
+        pidfd_send_signal(self.shim(), signal).unwrap();
+    }
+
+    pub(crate) fn shim(&self) -> std::os::fd::OwnedFd {
         let path = self.folder.path().to_str().unwrap().to_owned();
         let pid = eventually("a shim", || self.shims().pop());
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
         assert!(has(pid, "cmdline", &path));
-        pidfd_send_signal(&pidfd, signal).unwrap();
+        pidfd
     }
 
     pub(crate) fn await_no_shim(&self) {

@@ -57,6 +57,42 @@ fn a_thousand_folders_are_examined_in_a_moment() {
     assert_eq!(live, 20);
 }
 
+/// By hand: `cargo test -p everbeat-supervisor --test jobs -- --ignored --nocapture`.
+#[test]
+#[ignore = "a thousand shims and their jobs are two thousand processes"]
+fn a_thousand_living_jobs_are_examined_in_a_moment() {
+    let root = tempfile::tempdir().unwrap();
+    let jobs: Vec<Job> = (0..1000)
+        .map(|_| Job::in_root(root.path(), &["sleep", "1000"], |spec| spec.interval_ms = 30_000).start())
+        .collect();
+    jobs.iter().for_each(|job| drop(job.hello()));
+    for _ in 0..3 {
+        let began = now();
+        assert!(jobs.iter().all(|job| matches!(job.examine(), Finding::Live(_))));
+        println!("1,000 living jobs examined in {:?}", began.elapsed());
+    }
+    // Quickly: the harness would look through all processes for each of them.
+    jobs.iter().for_each(|job| drop(job.client().stop(Some(std::time::Duration::ZERO)).unwrap()));
+    jobs.iter().for_each(|job| drop(job.exited()));
+    jobs.iter().for_each(|job| drop(job.client().ack().unwrap()));
+}
+
+#[test]
+fn a_job_is_spawned_in_a_moment() {
+    let (mut spawned, mut answered) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let job = Job::new(&["sleep", "1000"]);
+        let began = now();
+        let job = job.start();
+        spawned.push(began.elapsed());
+        job.hello();
+        answered.push(began.elapsed());
+    }
+    spawned.sort();
+    answered.sort();
+    println!("spawn p50 {:?}, spawn to answer p50 {:?} (looked at every 5 ms)", spawned[10], answered[10]);
+}
+
 #[test]
 fn a_sentinel_is_cheap_to_read() {
     let job = Job::new(&["sleep", "1000"]).start();

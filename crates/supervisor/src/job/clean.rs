@@ -1,5 +1,6 @@
 //! Taking an ended job's folder away, by descriptors, following nothing.
 
+use super::fence::remove_cgroup;
 use super::folder::{JobFolder, WORKSPACE};
 use super::kernel_lock;
 use super::records::{ExitRecord, FenceRecord, Record};
@@ -43,6 +44,7 @@ pub fn clean(folder: &JobFolder, dry_run: bool) -> io::Result<Cleaned> {
         count(folder.dir(), device, 0, &mut cleaned)?;
         return Ok(cleaned);
     }
+    remove_cgroup(folder, &spec.identity());
     // Out of sight as a whole first: a crash in between leaves no half job.
     let doomed = CString::new(format!("{DOOMED}{}", uuid::Uuid::new_v4().simple()))?;
     fs::renameat(folder.root(), folder.job_id(), folder.root(), &doomed)?;

@@ -50,6 +50,7 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
         folder.unlink(SOCKET)?;
         folder.remove_temporaries()?;
     }
+    remove_cgroup(folder, identity);
     drop(lock);
     let beat = || sentinel::read(folder).is_ok_and(|beat| beat.epoch == identity.epoch && beat.nonce == identity.nonce);
     Ok(match exited {
@@ -90,8 +91,14 @@ fn sweep(cgroup: Option<&Cgroup>, identity: &Identity, may_live: bool) -> io::Re
         let strays = if may_live { processes::tagged(JOB_TAG, &tag) } else { Vec::new() };
         Ok(processes::signal(strays, Signal::KILL, is_ours) == 0 && empty)
     })?;
-    cgroup.inspect(|cgroup| cgroup.remove());
     Ok(())
+}
+
+/// A shim cannot always take away the cgroup it is in itself.
+pub(super) fn remove_cgroup(folder: &JobFolder, identity: &Identity) {
+    if let Some(cgroup) = noted(folder, identity) {
+        cgroup.remove();
+    }
 }
 
 /// A process that is just starting a program shows no environment for a moment.

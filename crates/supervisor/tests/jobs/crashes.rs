@@ -29,6 +29,9 @@ fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice()
                 (Finding::Exited(_), "exited") => {}
                 (other, _) => panic!("{place}: {other:?}"),
             }
+            // Nor does another shim start again what was started once, fenced or not.
+            let job = if expected == "never started" { job } else { job.start() };
+            job.await_no_shim();
             let verdict = |fenced: Fenced| match fenced {
                 Fenced::Lost => "lost",
                 Fenced::NeverStarted => "never started",

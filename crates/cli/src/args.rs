@@ -1,6 +1,7 @@
 use crate::config::Flags;
 use clap::{Parser, Subcommand, ValueEnum};
 use everbeat_model::time::parse_duration;
+use serde_json::value::RawValue;
 use std::time::Duration;
 
 /// Durable work that always knows what is alive.
@@ -63,9 +64,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: Ls,
     },
-    /// Show a run with its attempts, a replica or a verdict
+    /// Show a run with its attempts, an execution, a replica or a verdict
     Show {
-        /// Id of a run, replica or verdict
+        /// Id of a run, execution, replica or verdict
         id: String,
     },
     /// Say why a run is in the state it is in, and what could be done
@@ -90,6 +91,21 @@ pub(crate) enum Command {
     Retry {
         /// Id of a run
         id: String,
+    },
+    /// Apply a graph, or look at one
+    Graph {
+        #[command(subcommand)]
+        action: GraphAction,
+    },
+    /// Start an execution of a graph, set and get its values, look at it
+    #[command(after_help = "Examples:\n  \
+        everbeat execution start order --set price=5 --set customer=ann\n  \
+        everbeat execution set ID count=3 'address={\"city\": \"Bern\"}'\n  \
+        everbeat execution get ID total --wait any --timeout 30s\n  \
+        everbeat ls executions --graph order --where 'count.gte:3' --sort -count")]
+    Execution {
+        #[command(subcommand)]
+        action: ExecutionAction,
     },
     /// Act on a replica
     Replica {
@@ -187,6 +203,30 @@ pub(crate) enum Ls {
         #[command(flatten)]
         page: PageArgs,
     },
+    /// Graphs by name, each as it was applied last
+    #[command(alias = "graph")]
+    Graphs {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Executions, newest first
+    #[command(alias = "execution")]
+    Executions {
+        /// Only those of this graph
+        #[arg(long)]
+        graph: Option<String>,
+        /// Only those whose values fulfil this: NODE.OP:JSON, like age.gte:18 or paid.is_set; repeatable
+        #[arg(long = "where", value_name = "CONDITION")]
+        conditions: Vec<String>,
+        /// Sort by created_at, updated_at, revision, id or a node; with - before it in reverse
+        #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
+        sort: Option<String>,
+        /// Archived ones too
+        #[arg(long)]
+        archived: bool,
+        #[command(flatten)]
+        page: PageArgs,
+    },
     /// Replicas, newest first
     #[command(alias = "replica")]
     Replicas {
@@ -233,6 +273,161 @@ pub(crate) struct PageArgs {
     /// All of them, page after page
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GraphAction {
+    /// Store a definition; executions that stand go on with it
+    Apply {
+        /// File with the definition in JSON or TOML, or - for stdin
+        file: String,
+        /// Accept tasks that nobody has offered yet
+        #[arg(long)]
+        accept_unknown: bool,
+    },
+    /// Show a graph
+    Show {
+        /// Name of the graph
+        name: String,
+        /// The latest definition of this version [default: the latest of all]
+        #[arg(long)]
+        version: Option<String>,
+        /// As a Mermaid flowchart
+        #[arg(long)]
+        mermaid: bool,
+    },
+    /// Show how far executions of a graph have come
+    Analytics {
+        /// Name of the graph
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExecutionAction {
+    /// Start an execution; of a singleton graph, find the one that stands
+    Start {
+        /// Name of the graph
+        graph: String,
+        /// The latest definition of this version [default: the latest of all]
+        #[arg(long)]
+        version: Option<String>,
+        /// Value to set with the start; JSON, and what is no JSON is a text; repeatable
+        #[arg(long, value_name = "NODE=JSON", value_parser = assignment)]
+        set: Vec<Assignment>,
+        /// Values to set with the start: a JSON object, @FILE to read it from a file, or - for stdin
+        #[arg(long, value_name = "JSON")]
+        values: Option<String>,
+        /// Kept with each of the values: JSON, @FILE or -
+        #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+        metadata: Option<String>,
+        /// Starting again with the same key and content makes no second execution
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+    },
+    /// Set values, all or none
+    Set {
+        /// Id of an execution
+        id: String,
+        /// Value to set; JSON, and what is no JSON is a text: a=5 a=true a='{"k": 1}' a='"5"' a=word
+        #[arg(value_name = "NODE=JSON", required = true, value_parser = assignment)]
+        values: Vec<Assignment>,
+        /// Kept with each of the values: JSON, @FILE or -
+        #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+        metadata: Option<String>,
+    },
+    /// Take values away, one after the other
+    Unset {
+        /// Id of an execution
+        id: String,
+        /// Name of an input node
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<String>,
+    },
+    /// Print a value; exit code 1 if it is not set or its computation failed
+    Get {
+        /// Id of an execution
+        id: String,
+        /// Name of a node
+        node: String,
+        /// Wait for any value, for one newer than now, or for one newer than --revision
+        #[arg(long, value_enum)]
+        wait: Option<WaitFor>,
+        /// With --wait newer-than: the revision that is known already
+        #[arg(long, value_name = "N", required_if_eq("wait", "newer-than"), requires = "wait")]
+        revision: Option<u64>,
+        /// With --wait: give up after so long, with exit code 124 [default: never]
+        #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
+        timeout: Option<Duration>,
+    },
+    /// Show an execution with what each node does
+    Show {
+        /// Id of an execution
+        id: String,
+        /// As a Mermaid flowchart, with the state of each node
+        #[arg(long)]
+        mermaid: bool,
+    },
+    /// Sum an execution up in words
+    Summary {
+        /// Id of an execution
+        id: String,
+    },
+    /// List what was set and cleared, oldest first
+    History {
+        /// Id of an execution
+        id: String,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Compute a node again, with all its attempts
+    Retry {
+        /// Id of an execution
+        id: String,
+        /// Name of a node
+        node: String,
+    },
+    /// Give the computation of a node up: the node has failed
+    Abandon {
+        /// Id of an execution
+        id: String,
+        /// Name of a node
+        node: String,
+    },
+    /// Archive an execution: nothing of it is computed any more
+    Archive {
+        /// Id of an execution
+        id: String,
+    },
+    /// Bring an execution back from the archive
+    Unarchive {
+        /// Id of an execution
+        id: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WaitFor {
+    Any,
+    Newer,
+    #[value(alias = "newer_than")]
+    NewerThan,
+}
+
+/// A node and what it is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Assignment {
+    pub(crate) node: String,
+    pub(crate) value: Box<RawValue>,
+}
+
+fn assignment(text: &str) -> Result<Assignment, String> {
+    let Some((node, value)) = text.split_once('=').filter(|(node, _)| !node.is_empty()) else {
+        return Err("it is not NODE=JSON (write it like price=5)".to_string());
+    };
+    let as_text = || serde_json::value::to_raw_value(value).map_err(|error| error.to_string());
+    let value = serde_json::from_str(value).or_else(|_| as_text())?;
+    Ok(Assignment { node: node.to_string(), value })
 }
 
 #[derive(Debug, Subcommand)]

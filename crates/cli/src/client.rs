@@ -6,7 +6,8 @@ use std::fmt::{self, Write as _};
 use std::io::ErrorKind;
 use std::time::Duration;
 use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::typestate::WithBody;
+use ureq::{Agent, Body, RequestBuilder};
 
 /// Talks to one server.
 pub(crate) struct Client {
@@ -71,9 +72,37 @@ impl Client {
         self.answer(self.authorised(request).call())
     }
 
+    /// A text that is no JSON.
+    pub(crate) fn text(&self, path: &str, query: &[(&str, &str)]) -> Result<String, Trouble> {
+        let request = self.agent.get(self.url(path, query)).config().timeout_global(Some(PATIENCE)).build();
+        let mut response = self.authorised(request).call().map_err(|error| self.away(&error))?;
+        if response.status().as_u16() != 200 {
+            return Err(self.answer(Ok(response)).err().unwrap_or_else(|| self.nonsense("no text")));
+        }
+        let text = response.body_mut().with_config().limit(LARGEST).read_to_string();
+        text.map_err(|error| self.broken(&error))
+    }
+
     pub(crate) fn post(&self, path: &str, body: Option<&str>, headers: &[(&str, &str)]) -> Result<Answer, Trouble> {
-        let request = self.agent.post(self.url(path, &[])).config().timeout_global(Some(PATIENCE)).build();
-        let mut request = self.authorised(request);
+        self.send(self.agent.post(self.url(path, &[])), body, headers)
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &str) -> Result<Answer, Trouble> {
+        self.send(self.agent.put(self.url(path, &[])), Some(body), &[])
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Result<Answer, Trouble> {
+        let request = self.agent.delete(self.url(path, &[])).config().timeout_global(Some(PATIENCE)).build();
+        self.answer(self.authorised(request).call())
+    }
+
+    fn send(
+        &self,
+        request: RequestBuilder<WithBody>,
+        body: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<Answer, Trouble> {
+        let mut request = self.authorised(request.config().timeout_global(Some(PATIENCE)).build());
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -107,7 +136,7 @@ impl Client {
         url
     }
 
-    fn authorised<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+    fn authorised<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")),
             None => request,
@@ -176,6 +205,18 @@ impl Trouble {
     /// The server is there; what was waited for has not come.
     pub(crate) fn timed_out(&self) -> bool {
         matches!(self, Trouble::Refused { status: 408, .. })
+    }
+
+    /// Whether the server refused with a problem of this type.
+    pub(crate) fn is(&self, kind: &str) -> bool {
+        let Trouble::Refused { problem, .. } = self else { return false };
+        problem["type"].as_str().and_then(|text| text.rsplit('/').next()) == Some(kind)
+    }
+
+    /// What the server said about it.
+    pub(crate) fn detail(&self) -> Option<&str> {
+        let Trouble::Refused { problem, .. } = self else { return None };
+        problem["detail"].as_str()
     }
 
     pub(crate) fn not_found(&self) -> bool {

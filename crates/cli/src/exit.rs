@@ -30,6 +30,11 @@ impl Failure {
         Failure::new(SERVER, message, hint)
     }
 
+    /// The same, with another exit code.
+    pub(crate) fn with_code(self, code: u8) -> Failure {
+        Failure { code, ..self }
+    }
+
     pub(crate) fn usage(invalid: &everbeat_model::Invalid) -> Failure {
         Failure::new(USAGE, invalid.to_string(), invalid.hint.clone())
     }

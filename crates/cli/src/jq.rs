@@ -35,10 +35,11 @@ enum Answer {
 #[async_trait]
 impl Handler for Jq {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
+        let question = everbeat::jq::question(ctx.args().as_ref(), &input, ctx.now()).map_err(Failure::permanent)?;
         // Not the path of this executable: after an upgrade another version may stand there.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("everbeat").arg(SUBCOMMAND);
-        let contained = contained::run(command, input.as_str().as_bytes(), MOST_OUTPUT_BYTES);
+        let contained = contained::run(command, question.as_str().as_bytes(), MOST_OUTPUT_BYTES);
         // Whoever has to stop does so by dropping the process.
         tokio::select! {
             biased;

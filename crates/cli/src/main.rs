@@ -44,6 +44,8 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Wait { id, timeout } => commands::run::wait(&to()?, &id, timeout),
         Command::Cancel { id } => commands::run::cancel(&to()?, &id),
         Command::Retry { id } => commands::run::retry(&to()?, &id),
+        Command::Graph { action } => commands::graph::act(&to()?, action),
+        Command::Execution { action } => commands::execution::act(&to()?, action),
         Command::Replica { action } => commands::replica::act(&to()?, action),
         Command::Queue { action } => commands::queue::act(&to()?, action),
         Command::Invariants => commands::invariants::check(&to()?),

@@ -55,10 +55,10 @@ pub(crate) fn state(name: &str) -> Cell {
 
 fn look(name: &str) -> (char, Color) {
     match name {
-        "running" | "alive" | "active" => ('●', Color::Cyan),
-        "ready" => ('○', Color::Blue),
+        "running" | "alive" | "active" | "computing" => ('●', Color::Cyan),
+        "ready" | "waiting" | "not_set" => ('○', Color::Blue),
         "scheduled" => ('◷', Color::Blue),
-        "succeeded" => ('✔', Color::Green),
+        "succeeded" | "set" | "computed" => ('✔', Color::Green),
         "failed" | "lost" | "dead" => ('✖', Color::Red),
         "timed_out" | "stalled" | "suspect" | "fenced" => ('▲', Color::Yellow),
         "draining" | "released" | "paused" => ('◐', Color::Yellow),

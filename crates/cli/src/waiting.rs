@@ -1,6 +1,7 @@
 use crate::client::{Answer, Client, Trouble, escape};
 use crate::clock::Patience;
 use crate::exit::{self, Failure};
+use everbeat_model::time::format_duration;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -16,18 +17,75 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 
 /// Waits until a run is finished, through restarts of the server.
-pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut met: bool) -> Result<Answer, Failure> {
+pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, met: bool) -> Result<Answer, Failure> {
+    let path = format!("/api/v1/runs/{}", escape(id));
+    let waited = patiently(limit, met, |span| {
+        let timeout = format!("{}ms", span.as_millis());
+        let run = client.get_within(&path, &[("wait", "finished"), ("timeout", &timeout)], span + MARGIN)?;
+        Ok(Some(run).filter(|run| is_finished(&run.value)))
+    });
+    waited.map_err(|ended| match ended {
+        Ended::Failed(trouble) => trouble.into(),
+        Ended::Over(_) => {
+            let limit = format_duration(limit.unwrap_or_default());
+            let hint = format!("it goes on; wait longer with `everbeat wait {id}`, or see `everbeat explain {id}`");
+            Failure::new(exit::TIMED_OUT, format!("run {id} is not finished after {limit}"), hint)
+        }
+    })
+}
+
+/// Which value of a node is waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Newness {
+    Any,
+    NewerThan(u64),
+}
+
+/// Waits for a value of an execution, through restarts of the server.
+pub(crate) fn value(
+    client: &Client,
+    id: &str,
+    node: &str,
+    newness: Newness,
+    limit: Option<Duration>,
+) -> Result<Answer, Ended> {
+    let path = format!("/api/v1/executions/{}/values/{}", escape(id), escape(node));
+    let revision = match newness {
+        Newness::Any => None,
+        Newness::NewerThan(revision) => Some(revision.to_string()),
+    };
+    patiently(limit, false, |span| {
+        let timeout = format!("{}ms", span.as_millis());
+        let mut query = vec![("timeout", timeout.as_str())];
+        match &revision {
+            None => query.push(("wait", "any")),
+            Some(revision) => query.extend([("wait", "newer_than"), ("revision", revision.as_str())]),
+        }
+        client.get_within(&path, &query, span + MARGIN).map(Some)
+    })
+}
+
+/// Why a wait has no answer.
+pub(crate) enum Ended {
+    /// The time is over; with what the server said last about it.
+    Over(Option<Trouble>),
+    Failed(Trouble),
+}
+
+/// Asks again and again, each time for a wait of the given span, until there is an answer.
+fn patiently(
+    limit: Option<Duration>,
+    mut met: bool,
+    ask: impl Fn(Duration) -> Result<Option<Answer>, Trouble>,
+) -> Result<Answer, Ended> {
     let patience = Patience::new(limit);
     let contact = Patience::new(Some(limit.unwrap_or(FIRST_CONTACT)));
-    let path = format!("/api/v1/runs/{}", escape(id));
-    let mut told = false;
+    let (mut told, mut said) = (false, None);
     loop {
-        let span = patience.left().min(ROUND);
-        let timeout = format!("{}ms", span.as_millis());
-        match client.get_within(&path, &[("wait", "finished"), ("timeout", &timeout)], span + MARGIN) {
-            Ok(run) if is_finished(&run.value) => return Ok(run),
-            Ok(_) => (met, told) = (true, false),
-            Err(trouble) if trouble.timed_out() => (met, told) = (true, false),
+        match ask(patience.left().min(ROUND)) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => (met, told) = (true, false),
+            Err(trouble) if trouble.timed_out() => (met, told, said) = (true, false, Some(trouble)),
             Err(trouble) if trouble.passing() => {
                 met |= trouble.met();
                 if !told {
@@ -36,15 +94,13 @@ pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, mut m
                 }
                 patience.pause(PAUSE);
                 if !met && contact.left().is_zero() {
-                    return Err(trouble.into());
+                    return Err(Ended::Failed(trouble));
                 }
             }
-            Err(trouble) => return Err(trouble.into()),
+            Err(trouble) => return Err(Ended::Failed(trouble)),
         }
         if patience.left().is_zero() {
-            let limit = everbeat_model::time::format_duration(limit.unwrap_or_default());
-            let hint = format!("it goes on; wait longer with `everbeat wait {id}`, or see `everbeat explain {id}`");
-            return Err(Failure::new(exit::TIMED_OUT, format!("run {id} is not finished after {limit}"), hint));
+            return Err(Ended::Over(said));
         }
     }
 }

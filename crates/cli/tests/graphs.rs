@@ -89,18 +89,23 @@ fn attempts_used_up_are_told_at_once_and_earlier_results_stay() {
         let server = Server::start(options);
         let flaky = jq("result", json!(["x"]), "if .x == 2 then error(\"two is too much\") else .x * 10 end");
         let options = json!({ "max_attempts": 2, "backoff": { "initial": "10ms" }, "on_save": "echo" });
+        let worn =
+            json!({ "name": "worn", "kind": "compute", "gate": ["x"], "task": "fail", "args": { "message": "worn" } });
         server.apply(&json!({ "name": "flaky", "nodes": [
             input("x"), with(flaky, options), jq("after", json!(["result"]), ".result + 1"),
+            with(worn, json!({ "max_attempts": 2, "backoff": { "initial": "10ms" } })),
         ]}));
         let execution = server.execute("flaky", json!({ "x": 1 }));
         assert_eq!(execution.any("after")["value"], 11);
+        assert_eq!(execution.ask("worn", "?wait=any&timeout=30s").0, 409);
+        assert_eq!(execution.runs("worn")[0]["attempt"], 2, "all attempts are used");
         let revision = execution.set(json!({ "x": 2 }));
         let (status, problem) = execution.ask("result", &format!("?wait=newer_than&revision={revision}&timeout=30s"));
         assert_eq!(status, 409, "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains("two is too much"), "{problem}");
         assert_eq!(execution.ask("result", "").1["value"], 10, "the earlier result stays");
         assert_eq!(execution.ask("after", "").1["value"], 11);
-        assert_eq!(execution.runs("result")[0]["attempt"], 2);
+        assert_eq!(execution.runs("result")[0]["attempt"], 1, "what fails for good is not tried again");
         until(Duration::from_secs(10), "both callbacks", || (called(&server).len() == 2).then_some(()));
         assert_eq!(called(&server), [json!("failed"), json!("saved")]);
 

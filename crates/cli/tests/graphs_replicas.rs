@@ -5,7 +5,7 @@ mod graph;
 mod postgres;
 
 use common::{Server, pause, quick, until};
-use graph::{input, jq};
+use graph::{calm, input, jq};
 use postgres::Postgres;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ fn a_computation_whose_performer_dies_is_retried_after_the_heartbeat_timeout() {
 #[test]
 fn ticks_fire_once_per_due_time_with_three_replicas() {
     let postgres = Postgres::start();
-    let servers: Vec<Server> = (0..3).map(|_| Server::start(quick().store(postgres.url()))).collect();
+    let servers: Vec<Server> = (0..3).map(|_| Server::start(calm().store(postgres.url()))).collect();
     let fires = |name: &str, tick: &str| jq(name, json!([tick]), "now");
     let tick = |name: &str, kind: &str, program: &str| json!({ "name": name, "kind": kind, "gate": ["delay"], "task": "jq", "args": { "program": program } });
     servers[0].apply(&json!({ "name": "ticking", "nodes": [
@@ -55,7 +55,9 @@ fn ticks_fire_once_per_due_time_with_three_replicas() {
     for id in &ids {
         let execution = servers[1].execution(id);
         execution.any("fired");
-        execution.until_value("round", &json!(4));
+        until(Duration::from_secs(60), "the recurring one pauses", || {
+            (execution.node("again")["state"] == "paused").then_some(())
+        });
         assert_eq!(execution.node("never")["state"], "paused");
         assert_eq!(execution.ask("not_fired", "").0, 404, "a paused tick does not fire");
     }
@@ -64,8 +66,10 @@ fn ticks_fire_once_per_due_time_with_three_replicas() {
     for id in &ids {
         let history = servers[2].execution(id).history();
         let count = |node: &str| history.iter().filter(|entry| entry["node"] == node && entry["kind"] == "set").count();
-        assert_eq!((count("fired"), count("round"), count("not_fired")), (1, 4, 0), "{history:?}");
-        assert_eq!(count("again"), 5, "armed four times, then paused: {history:?}");
+        assert_eq!((count("fired"), count("not_fired")), (1, 0), "{history:?}");
+        let armed = history.iter().filter(|entry| entry["node"] == "again" && !entry["value"].is_null()).count();
+        assert!(armed >= 4, "{history:?}");
+        assert_eq!(count("round"), armed, "once for each time that it was armed: {history:?}");
     }
     let runs = servers[0].get("/api/v1/runs?kind=node&task=jq&limit=1000");
     let fired = runs["items"].as_array().unwrap().iter().filter(|run| run["parent"]["node"] == "fired").count();
@@ -83,7 +87,7 @@ fn ticks_fire_once_per_due_time_with_three_replicas() {
 #[test]
 fn a_tick_missed_while_everything_was_down_fires_after_the_start() {
     for postgres in [None, Some(Postgres::start())] {
-        let options = postgres.as_ref().map_or_else(quick, |postgres| quick().store(postgres.url()));
+        let options = postgres.as_ref().map_or_else(calm, |postgres| calm().store(postgres.url()));
         let server = Server::start(options);
         server.apply(&json!({ "name": "missed", "nodes": [
             { "name": "soon", "kind": "tick_once", "task": "jq", "args": { "program": "now + 1" } },
@@ -102,7 +106,7 @@ fn a_tick_missed_while_everything_was_down_fires_after_the_start() {
 #[test]
 fn a_thousand_who_wait_cause_no_statements_and_a_set_elsewhere_wakes_them() {
     let postgres = Postgres::start();
-    let options = || quick().store(postgres.url()).env("EVERBEAT_SERVER__RATE_LIMIT", "off");
+    let options = || calm().store(postgres.url()).env("EVERBEAT_SERVER__RATE_LIMIT", "off");
     let (here, there) = (Server::start(options()), Server::start(options()));
     here.apply(&json!({ "name": "waited", "nodes": [input("x"), input("y")] }));
     let id = here.execute("waited", json!({ "x": 1 })).id;
@@ -144,7 +148,7 @@ fn a_thousand_who_wait_cause_no_statements_and_a_set_elsewhere_wakes_them() {
 #[test]
 fn ten_concurrent_sets_are_one_history_and_the_last_wins() {
     let postgres = Postgres::start();
-    let servers: Vec<Server> = (0..2).map(|_| Server::start(quick().store(postgres.url()))).collect();
+    let servers: Vec<Server> = (0..2).map(|_| Server::start(calm().store(postgres.url()))).collect();
     servers[0].apply(&json!({ "name": "raced", "nodes": [input("x"), jq("double", json!(["x"]), ".x * 2")] }));
     let id = servers[0].execute("raced", json!({ "x": -1 })).id;
     let revisions: Vec<u64> = std::thread::scope(|scope| {

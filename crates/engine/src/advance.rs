@@ -12,12 +12,14 @@ use everbeat_model::{ExecutionId, RunId};
 use everbeat_store::{Advance, Advanced, Error as StoreError, Planner, Start, Started};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Executions that one look takes.
 const LOOK_BATCH: usize = 200;
+/// A start that failed sooner is repeated once; whoever waited longer is told.
+const REPEAT_WITHIN: Duration = Duration::from_secs(2);
 /// After a failed look, so that a store that refuses at once is not asked without end.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -25,19 +27,27 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// causes that looks at once; others find it by looking now and then.
 pub(crate) async fn run(life: Arc<Life>) {
     let core = life.core.clone();
+    // What breaks a look is found by looking at fewer: one execution must not stop all others.
+    let mut most = LOOK_BATCH;
     loop {
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
-        let next_in = match life.call(core.store.advance_due(LOOK_BATCH, core.planner.clone())).await {
+        let next_in = match life.call(core.store.advance_due(most, core.planner.clone())).await {
             Ok(looked) => {
                 metrics::counter!("everbeat_looks_total").increment(looked.executions.len() as u64);
-                core.advanced(&looked.executions);
+                if !looked.executions.is_empty() {
+                    core.changed(&looked.executions);
+                }
                 core.waiters.news(looked.news);
-                looked.next_in
+                most = (most * 2).min(LOOK_BATCH);
+                // Due, but somebody else is at it.
+                let busy = looked.executions.is_empty() && looked.next_in == Some(Duration::ZERO);
+                if busy { Some(LOOK_PAUSE) } else { looked.next_in }
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot look at due executions");
+                tracing::debug!(%error, most, "cannot look at due executions");
+                most = (most / 8).max(1);
                 core.env.sleep(LOOK_PAUSE).await;
                 None
             }
@@ -125,7 +135,18 @@ impl Batched for Start {
 
 async fn start(core: &Core, starts: Vec<Start>) -> Vec<Outcome<Start>> {
     let size = starts.len();
-    let answers = core.bounded(core.store.start(starts, core.planner.clone())).await;
+    let begun = core.env.boot();
+    let mut answers = core.bounded(core.store.start(starts.clone(), core.planner.clone())).await;
+    if matches!(answers, Err(StoreError::Unavailable(_))) && core.env.boot().since(begun) < REPEAT_WITHIN {
+        // The connection broke, and perhaps after the commit: the same starts again tell.
+        let own: BTreeSet<ExecutionId> = starts.iter().map(|start| start.id).collect();
+        let made = |answer| match answer {
+            Started::Exists(id) if own.contains(&id) => Started::Created { id, revision: 0 },
+            other => other,
+        };
+        let again = core.bounded(core.store.start(starts, core.planner.clone())).await;
+        answers = again.map(|answers| answers.into_iter().map(made).collect());
+    }
     core.advanced(&[]);
     match answers {
         Err(error) => vec![Err(error); size],
@@ -134,14 +155,29 @@ async fn start(core: &Core, starts: Vec<Start>) -> Vec<Outcome<Start>> {
 }
 
 impl Core {
-    /// Tells everybody whom a change of these executions may concern.
+    /// Carries out what is due for one execution, now.
+    pub(crate) async fn look_at(&self, execution: ExecutionId) -> Result<(), StoreError> {
+        let look = vec![Advance { execution, commands: Vec::new() }];
+        self.bounded(self.store.advance(look, self.planner.clone())).await?;
+        self.advanced(&[execution]);
+        Ok(())
+    }
+
+    /// Tells everybody whom a command for these executions may concern, those who look for due ones too.
     fn advanced(&self, executions: &[ExecutionId]) {
-        executions.iter().for_each(|id| self.waiters.tell(Awaited::Execution(*id)));
-        self.store.wake();
+        self.changed(executions);
         self.noted.notify_one();
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    /// Tells everybody whom a change of these executions may concern, but for whoever looks for due ones:
+    /// one who tells itself never rests.
+    fn changed(&self, executions: &[ExecutionId]) {
+        executions.iter().for_each(|id| self.waiters.tell(Awaited::Execution(*id)));
+        self.store.wake();
+    }
+
+    /// Whoever asked for this is answered in time, whatever becomes of the store.
+    pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
         within(&*self.env, self.settings.call_limit(), call).await.unwrap_or_else(late)
     }

@@ -70,7 +70,8 @@ impl Engine {
         let (starts, started) = Batcher::new();
         let (asks, asked) = Batcher::new();
         let (clock, ids) = (Arc::new(StoreClock::default()), Arc::new(Sequence::default()));
-        let defaults = Defaults { policy: Arc::new(settings.runs.clone()), queue: "default".to_string() };
+        let policy = Arc::new(settings.runs.clone());
+        let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
         let core = Core {
             env,

@@ -3,7 +3,7 @@
 use crate::advance::{Answer, Ask};
 use crate::waiters::Awaited;
 use crate::{Engine, Error, Result, within};
-use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, summary};
+use everbeat_model::graph::{Cell, Command, NodeView, Refusal, describe, mermaid_of, summary};
 use everbeat_model::run::check_key;
 use everbeat_model::{BootInstant, ExecutionId, Invalid};
 use everbeat_store::{ExecutionFilter, Idempotency, Peek, Remembered, Start, Started, Stored};
@@ -139,6 +139,12 @@ impl Engine {
         Ok(self.execution_view(stored))
     }
 
+    /// The execution as a Mermaid flowchart, with the state of each node.
+    pub async fn draw_execution(&self, id: ExecutionId) -> Result<String> {
+        let stored = self.core.store.execution(id).await?.ok_or_else(|| not_found(id))?;
+        Ok(mermaid_of(&stored.graph, &stored.execution, self.core.now()))
+    }
+
     pub async fn executions(&self, filter: ExecutionFilter) -> Result<Vec<ExecutionView>> {
         let found = self.core.store.executions(filter).await?;
         Ok(found.into_iter().map(|stored| self.execution_view(stored)).collect())
@@ -167,16 +173,21 @@ impl Engine {
     pub async fn value(&self, id: ExecutionId, node: &str, wait: Wait, timeout: Duration) -> Result<Got> {
         let waiting = self.core.waiters.register(Awaited::Execution(id));
         let until = self.core.env.boot() + timeout;
-        let mut wait = wait;
+        let (mut wait, mut looked) = (wait, false);
         loop {
             let told = waiting.notify.notified();
             tokio::pin!(told);
             // Enabled before the look, so that a change in between is not missed.
             told.as_mut().enable();
-            let peek = self.core.store.value(id, node).await?.ok_or_else(|| not_found(id))?;
+            let peek = self.core.bounded(self.core.store.value(id, node)).await?.ok_or_else(|| not_found(id))?;
             waiting.saw(peek.stamp);
             if !peek.known && peek.cell.is_none() {
-                return Err(Error::NotFound { what: "node", id: node.to_string() });
+                if std::mem::replace(&mut looked, true) {
+                    return Err(Error::NotFound { what: "node", id: node.to_string() });
+                }
+                // A definition that was applied just now may have it; the execution goes on with that first.
+                self.core.look_at(id).await?;
+                continue;
             }
             if wait == Wait::Newer {
                 // From now on: what there is at the first look.
@@ -199,7 +210,8 @@ impl Engine {
     }
 
     async fn waits_for(&self, id: ExecutionId, node: &str) -> Result<Option<String>> {
-        let view = self.execution(id).await?;
+        let stored = self.core.bounded(self.core.store.execution(id)).await?.ok_or_else(|| not_found(id))?;
+        let view = self.execution_view(stored);
         Ok(view.nodes.get(node).and_then(|node| match node.waiting_for.clone() {
             None if node.run.is_some() => Some("its computation to end".to_string()),
             waiting_for => waiting_for,

@@ -2,21 +2,30 @@
 
 use crate::{Engine, Error, Result};
 use everbeat_model::graph::{Graph, Node};
+use everbeat_model::run::check_key;
 use everbeat_model::{Invalid, PolicyPatch};
-use everbeat_store::{Analytics, Applied, Definition};
+use everbeat_store::{Analytics, Applied, Definition, Idempotency};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Engine {
     /// Stores a definition. Executions that stand go on with it.
-    pub async fn apply_graph(&self, graph: Graph, accept_unknown: bool) -> Result<Applied> {
+    pub async fn apply_graph(
+        &self,
+        graph: Graph,
+        accept_unknown: bool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Applied> {
+        if let Some(idempotency) = &idempotency {
+            check_key("Idempotency-Key", &idempotency.key)?;
+        }
         for node in graph.nodes() {
             self.check_options(node).map_err(|error| error.within(&node.name))?;
         }
         if !accept_unknown {
             self.check_tasks(&graph).await?;
         }
-        let applied = self.core.store.apply(Arc::new(graph)).await?;
+        let applied = self.core.store.apply(Arc::new(graph), idempotency).await?;
         self.core.store.wake();
         self.core.noted.notify_one();
         Ok(applied)

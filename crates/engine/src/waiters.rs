@@ -33,6 +33,8 @@ struct Place {
 
 /// Hints close together are answered by one look.
 const PAUSE: Duration = Duration::from_millis(20);
+/// After a failed look, so that a store that refuses at once is not asked without end.
+const AGAIN: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(core: Arc<Core>) {
     let mut wakes = core.store.wakes();
@@ -47,12 +49,16 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = wakes.wait() => {}
             changed = news.changed() => if changed.is_err() { return },
         }
-        look(&core).await;
+        // A hint is heard once: a look that failed is repeated until it succeeds or nobody waits.
+        while !look(&core).await && !lock(&core.waiters.places).is_empty() {
+            core.env.sleep(AGAIN).await;
+        }
         core.env.sleep(PAUSE).await;
     }
 }
 
-async fn look(core: &Core) {
+/// Whether it could be seen who is to be told.
+async fn look(core: &Core) -> bool {
     let awaited: Vec<Awaited> = lock(&core.waiters.places).keys().copied().collect();
     let (mut runs, mut executions) = (Vec::new(), Vec::new());
     for awaited in awaited {
@@ -73,10 +79,11 @@ async fn look(core: &Core) {
         Ok::<(), everbeat_store::Error>(())
     };
     match within(&*core.env, core.settings.call_limit(), looked).await {
-        Some(Ok(())) => {}
+        Some(Ok(())) => return true,
         Some(Err(error)) => tracing::debug!(%error, "cannot look for those who wait"),
         None => tracing::debug!("cannot look for those who wait: no answer in time"),
     }
+    false
 }
 
 impl Default for Waiters {

@@ -54,7 +54,7 @@ fn loan() -> Result<GraphDefinition, everbeat::Error> {
         .build()
 }
 
-/// Until everything was entered; then it pauses.
+/// Until everything was entered, or enough reminders were sent; then it pauses.
 async fn next_reminder(ctx: Ctx, values: Values) -> Result<Option<StoreTime>, Failure> {
     let sent = values.find(REMINDER)?.unwrap_or(0);
     let complete = values.find(SSN)?.is_some();

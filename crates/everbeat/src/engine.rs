@@ -163,7 +163,7 @@ impl Builder {
         let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, locks)?;
         engine.start();
         for graph in self.graphs {
-            engine.apply_graph(graph, false).await?;
+            engine.apply_graph(graph, false, None).await?;
         }
         Ok(Engine { engine })
     }

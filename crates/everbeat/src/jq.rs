@@ -1,8 +1,8 @@
-use everbeat_model::Json;
+use everbeat_model::{Json, StoreTime};
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, data, unwrap_valr};
 use jaq_json::{Val, read};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// Performs the task `jq`: `{"program": ".a + .b", "input": {"a": 1, "b": 2}}`. Without `input`, the
@@ -12,10 +12,34 @@ use std::collections::BTreeMap;
 /// A program may overflow the stack, eat all memory or go on for ever: call this only in a process that
 /// may die of it.
 pub fn perform(input: &str) -> Result<Json, String> {
-    let Input { program, input, rest } = serde_json::from_str(input).map_err(|error| {
+    let Input { program, input, now, rest } = serde_json::from_str(input).map_err(|error| {
         format!("input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}")
     })?;
-    evaluate(&program, &input.unwrap_or_else(|| Json::of(&rest)))
+    evaluate(&program, &input.unwrap_or_else(|| Json::of(&rest)), now)
+}
+
+/// The input of [`perform`] for a run with these arguments: the program stands in them, and all of the run's
+/// own input is what it sees, with the store's time as `now`, so that ticks are told by the clock that they
+/// are due by. Without arguments it is the run's input itself.
+pub fn question(args: Option<&Json>, input: &Json, now: StoreTime) -> Result<Json, String> {
+    let Some(args) = args else { return Ok(input.clone()) };
+    let Args { program } = args
+        .read()
+        .map_err(|error| format!("args of task \"jq\": {error}; write them like {{\"program\": \".a + .b\"}}"))?;
+    Ok(Json::of(&Question { program, input, now: now.0 as f64 / 1e6 }))
+}
+
+#[derive(Deserialize)]
+struct Args {
+    program: String,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    program: String,
+    input: &'a Json,
+    #[serde(rename = "$now")]
+    now: f64,
 }
 
 #[derive(Deserialize)]
@@ -23,6 +47,8 @@ struct Input {
     program: String,
     #[serde(default, deserialize_with = "given")]
     input: Option<Json>,
+    #[serde(default, rename = "$now")]
+    now: Option<f64>,
     #[serde(flatten)]
     rest: BTreeMap<String, serde_json::Value>,
 }
@@ -38,15 +64,16 @@ const MOST_OUTPUTS: usize = 10_000;
 /// What a program could use to see or touch the server itself.
 const FORBIDDEN: [&str; 6] = ["env", "halt", "halt_error", "stderr", "stderr_empty", "input_line_number"];
 
-fn evaluate(program: &str, input: &Json) -> Result<Json, String> {
+fn evaluate(program: &str, input: &Json, now: Option<f64>) -> Result<Json, String> {
     let defs =
         jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()).filter(|def| !FORBIDDEN.contains(&def.name));
     let funs =
         jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).filter(|(name, ..)| !FORBIDDEN.contains(name));
     let arena = Arena::default();
     let refuse = |what: &str| format!("the jq program {} {what}", quoted(program));
+    let code = now.map_or_else(|| program.to_string(), |now| format!("def now: {now:?}; {program}"));
     let modules =
-        Loader::new(defs).load(&arena, File { code: program, path: () }).map_err(|_| refuse("cannot be parsed"))?;
+        Loader::new(defs).load(&arena, File { code: &*code, path: () }).map_err(|_| refuse("cannot be parsed"))?;
     let filter = Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
         let names: Vec<String> =
             errors.iter().flat_map(|(_, errors)| errors.iter().map(|(name, _)| name.to_string())).collect();
@@ -89,7 +116,7 @@ mod tests {
     use super::*;
 
     fn check(program: &str, input: &str, expected: &str) {
-        let output = evaluate(program, &Json::parse(input).unwrap()).unwrap_or_else(|message| Json::of(&message));
+        let output = evaluate(program, &Json::parse(input).unwrap(), None).unwrap_or_else(|message| Json::of(&message));
         assert_eq!(output.as_str(), expected, "{program}");
     }
 
@@ -105,23 +132,38 @@ mod tests {
     #[test]
     fn programs_that_cannot_be_run_say_why() {
         for program in ["env", "$ENV", "halt", "halt_error", "stderr", "input", ".a +", "nonsense"] {
-            let message = evaluate(program, &Json::null()).expect_err(program);
+            let message = evaluate(program, &Json::null(), None).expect_err(program);
             assert!(message.contains("jq"), "{program}: {message}");
         }
-        assert!(evaluate("error(\"no\")", &Json::null()).expect_err("fails").contains("no"));
+        assert!(evaluate("error(\"no\")", &Json::null(), None).expect_err("fails").contains("no"));
         for program in ["x".repeat(100_000), format!("error(\"{}\")", "é".repeat(100_000))] {
-            let message = evaluate(&program, &Json::null()).expect_err("fails");
+            let message = evaluate(&program, &Json::null(), None).expect_err("fails");
             assert!(message.len() < 3 * MOST_SHOWN, "{} bytes", message.len());
         }
     }
 
     #[test]
-    fn a_program_sees_its_input_or_else_the_other_fields() {
+    fn a_program_sees_its_input_or_else_the_other_fields_and_that_of_a_node_all_of_its_input() {
         let check = |input: &str, expected: &str| assert_eq!(perform(input).unwrap().as_str(), expected, "{input}");
         check(r#"{"program": ".a", "input": {"a": 1}, "a": 2}"#, "1");
         check(r#"{"program": ".a", "a": 2}"#, "2");
         check(r#"{"program": ".", "input": null}"#, "null");
         check(r#"{"program": "."}"#, "{}");
+        let ask = |args: &str, input: &str| {
+            question(Json::parse(args).ok().as_ref(), &Json::parse(input).unwrap(), StoreTime(1_500_000))
+        };
+        let node = ask(r#"{"program": ".program + .a"}"#, r#"{"program": 1, "a": 12345678901234567890123}"#).unwrap();
+        assert_eq!(
+            node.as_str(),
+            r#"{"program":".program + .a","input":{"program":1,"a":12345678901234567890123},"$now":1.5}"#
+        );
+        let now = ask(r#"{"program": "now"}"#, "{}").unwrap();
+        assert_eq!(perform(now.as_str()).unwrap().as_str(), "1.5", "the store's time, not this machine's");
+        assert_eq!(
+            perform(ask(r#"{"program": ".a + .b"}"#, r#"{"a": 1, "b": 2}"#).unwrap().as_str()).unwrap().as_str(),
+            "3"
+        );
+        assert!(ask(r#"{"porgram": "."}"#, "{}").expect_err("no program").contains("write them like"));
         let message = perform(r#"{"porgram": "."}"#).expect_err("no program");
         assert!(message.contains("program") && message.contains("write it like"), "{message}");
     }

@@ -22,10 +22,18 @@ pub enum Hole {
     UnrenewedJudge,
     /// A lease that its owner does not perform is never looked for.
     LeaseNobodyPerforms,
+    /// A node is computed although something that it depends on is about to change.
+    MixedInputs,
+    /// A changed input does not stop the computation that runs on the old one.
+    ResultOfOldInputs,
+    /// The end of a node's run does not note its execution, and nobody looks for such.
+    NoteForgotten,
+    /// A tick that is due fires for whoever waits for it as long as it stands.
+    TickTwice,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 10] = [
+    pub const ALL: [Hole; 14] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -36,5 +44,9 @@ impl Hole {
         Hole::StalledDetector,
         Hole::UnrenewedJudge,
         Hole::LeaseNobodyPerforms,
+        Hole::MixedInputs,
+        Hole::ResultOfOldInputs,
+        Hole::NoteForgotten,
+        Hole::TickTwice,
     ];
 }

@@ -1,6 +1,7 @@
 use crate::Config;
 use crate::auth::Guard;
 use crate::limits::{MOST_STREAMS, MOST_WAITS, RateLimit};
+use crate::problem::{Kind, Problem, Result};
 use everbeat_engine::Engine;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -32,6 +33,21 @@ impl App {
             streams: Arc::new(Semaphore::new(MOST_STREAMS)),
             waits: Semaphore::new(MOST_WAITS),
         }))
+    }
+
+    /// Waits with the engine, while there is a place for it and until the server is about to end.
+    pub(crate) async fn wait<T>(&self, waiting: impl Future<Output = everbeat_engine::Result<T>>) -> Result<T> {
+        let _place = self.waits.try_acquire().map_err(|_| {
+            let hint = "ask without wait, or follow /api/v1/events";
+            Problem::new(Kind::TooBusy, "too many requests wait", hint)
+        })?;
+        tokio::select! {
+            biased;
+            answer = waiting => Ok(answer?),
+            () = self.closed() => {
+                Err(Problem::new(Kind::NotReady, "the server ends", "wait again, at another replica if need be"))
+            }
+        }
     }
 
     pub(crate) fn closing(&self) -> bool {

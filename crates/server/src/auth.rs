@@ -153,11 +153,18 @@ fn needed(method: &Method, path: &str) -> Scope {
         Scope::Admin
     } else if looks_only(method) {
         Scope::Read
-    } else if path == "/api/v1/runs" || path.starts_with("/api/v1/runs/") || path == "/api/v1/runs:batch" {
+    } else if path == "/api/v1/runs:batch" || SUBMITTED.iter().any(|root| is_under(path, root)) {
         Scope::Submit
     } else {
         Scope::Admin
     }
+}
+
+/// What may be made and acted on by whoever submits.
+const SUBMITTED: [&str; 3] = ["/api/v1/runs", "/api/v1/graphs", "/api/v1/executions"];
+
+fn is_under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn looks_only(method: &Method) -> bool {
@@ -204,6 +211,16 @@ mod tests {
             (Method::POST, "/api/v1/runs", Scope::Submit),
             (Method::POST, "/api/v1/runs:batch", Scope::Submit),
             (Method::POST, "/api/v1/runs/1/cancel", Scope::Submit),
+            (Method::POST, "/api/v1/graphs", Scope::Submit),
+            (Method::GET, "/api/v1/graphs/a/mermaid", Scope::Read),
+            (Method::POST, "/api/v1/executions", Scope::Submit),
+            (Method::GET, "/api/v1/executions/1/values/a", Scope::Read),
+            (Method::PUT, "/api/v1/executions/1/values", Scope::Submit),
+            (Method::DELETE, "/api/v1/executions/1/values/a", Scope::Submit),
+            (Method::POST, "/api/v1/executions/1/nodes/a/retry", Scope::Submit),
+            (Method::POST, "/api/v1/executions/1/archive", Scope::Submit),
+            (Method::POST, "/api/v1/graphsx", Scope::Admin),
+            (Method::POST, "/api/v1/executions:all", Scope::Admin),
             (Method::GET, "/api/admin/invariants", Scope::Admin),
             (Method::POST, "/api/v1/queues/a/pause", Scope::Admin),
             (Method::POST, "/api/v1/replicas/1/drain", Scope::Admin),

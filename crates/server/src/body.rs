@@ -156,7 +156,7 @@ fn remedy(words: &str) -> &'static str {
         "a boolean" => "use true or false",
         "a string" => "use a text in quotes",
         "a sequence" => "use a list",
-        "an object" => "use an object like {\"task\": \"echo\"}",
+        "an object" => "use an object; its shape is described at /openapi.json",
         _ if words.contains("nested too deeply") => "nest at most 100 levels",
         _ if words.starts_with("duplicate field") => "give each field once",
         _ => "the shape is described at /openapi.json",

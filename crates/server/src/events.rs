@@ -31,7 +31,7 @@ use tokio::sync::OwnedSemaphorePermit;
         description = "Server-sent events: `id`, `event` (the kind) and `data` (the event as JSON)")))]
 pub(crate) async fn follow_events(State(app): State<App>, headers: HeaderMap, params: Params) -> Result<Response> {
     let params = params.only(&["after", "follow"])?;
-    let follow = params.get("follow", read_follow)?.unwrap_or(true);
+    let follow = params.flag("follow")?.unwrap_or(true);
     let in_query = params.get("after", read_id)?;
     let in_header = headers.get("last-event-id").map(|value| read_id(value.to_str().unwrap_or("?")));
     let named = |invalid: Invalid| bad(Invalid { field: "Last-Event-ID".to_string(), ..invalid });
@@ -55,10 +55,6 @@ fn read_id(text: &str) -> std::result::Result<u64, Invalid> {
     // Stores count in 64 bits with a sign.
     let id = text.parse::<u64>().ok().filter(|id| i64::try_from(*id).is_ok());
     id.ok_or_else(|| Invalid::new("", format!("{text:?}"), "is not an event id", hint))
-}
-
-fn read_follow(text: &str) -> std::result::Result<bool, Invalid> {
-    text.parse().map_err(|_| Invalid::new("", format!("{text:?}"), "is neither true nor false", "use true or false"))
 }
 
 /// One follower: where it is in the log, and what it has to say first.

@@ -11,6 +11,8 @@ pub(crate) async fn home(State(app): State<App>) -> Json<Value> {
         "server": "everbeat",
         "version": app.engine.settings().version,
         "runs": "/api/v1/runs",
+        "graphs": "/api/v1/graphs",
+        "executions": "/api/v1/executions",
         "queues": "/api/v1/queues",
         "replicas": "/api/v1/replicas",
         "tasks": "/api/v1/tasks",

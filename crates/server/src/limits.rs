@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Followers of events at once: each one reads the store.
 pub(crate) const MOST_STREAMS: usize = 64;
-/// Requests that wait for the end of a run at once.
+/// Requests that wait at once, for the end of a run or for a value.
 pub(crate) const MOST_WAITS: usize = 1000;
 /// Nobody waits longer in one request.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(300);

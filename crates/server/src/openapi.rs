@@ -2,7 +2,8 @@
 
 use crate::app::App;
 use crate::problem::{PROBLEM_JSON, ProblemJson};
-use crate::{events, health, home, invariants, metrics, queues, replicas, runs, submit, tasks, verdicts};
+use crate::{events, executions, graphs, health, home, invariants, metrics, nodes, queues, replicas, runs, submit};
+use crate::{tasks, values, verdicts};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
@@ -36,6 +37,22 @@ pub(crate) fn endpoints() -> OpenApiRouter<App> {
         .routes(routes!(runs::get_logs))
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::retry_run))
+        .routes(routes!(graphs::list_graphs, graphs::apply_graph))
+        .routes(routes!(graphs::get_graph))
+        .routes(routes!(graphs::draw_graph))
+        .routes(routes!(graphs::analyse_graph))
+        .routes(routes!(executions::list_executions, executions::start_execution))
+        .routes(routes!(executions::count_executions))
+        .routes(routes!(executions::get_execution))
+        .routes(routes!(executions::draw_execution))
+        .routes(routes!(executions::summarise_execution))
+        .routes(routes!(values::list_history))
+        .routes(routes!(executions::archive_execution))
+        .routes(routes!(executions::unarchive_execution))
+        .routes(routes!(nodes::retry_node))
+        .routes(routes!(nodes::abandon_node))
+        .routes(routes!(values::set_values))
+        .routes(routes!(values::get_value, values::unset_value))
         .routes(routes!(queues::list_queues))
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
@@ -118,9 +135,13 @@ fn complete_operation(operation: &mut Operation, probe: bool) {
 
 /// A parameter is given or not; it has no way to be null.
 fn never_null(parameter: &mut RefOr<Parameter>) {
-    if let RefOr::T(Parameter { schema: Some(RefOr::T(Schema::Object(object))), .. }) = parameter
-        && let SchemaType::Array(types) = &mut object.schema_type
-    {
+    let RefOr::T(Parameter { schema: Some(RefOr::T(schema)), .. }) = parameter else { return };
+    let kind = match schema {
+        Schema::Object(object) => &mut object.schema_type,
+        Schema::Array(array) => &mut array.schema_type,
+        _ => return,
+    };
+    if let SchemaType::Array(types) = kind {
         types.retain(|one| *one != Type::Null);
     }
 }

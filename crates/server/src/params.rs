@@ -1,14 +1,16 @@
 use crate::problem::{Kind, Problem, Result};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
-use everbeat_model::Invalid;
 use everbeat_model::error::nearest;
 use everbeat_model::run::{check_key, check_name};
+use everbeat_model::{ExecutionId, Invalid};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// The query of a request. Each parameter is known and given once, or the request is refused.
-pub(crate) struct Params(BTreeMap<String, String>);
+/// The query of a request. Each parameter is known and given once, unless it may be repeated, or the request
+/// is refused.
+pub(crate) struct Params(BTreeMap<String, Vec<String>>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
@@ -18,30 +20,40 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
             Problem::new(Kind::MalformedRequest, error.to_string(), "write the query like ?name=value&name=value")
         };
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(unreadable)?;
-        let mut params = BTreeMap::new();
+        let mut params: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in pairs {
-            let given = format!("{value:?}");
-            if params.insert(name.clone(), value).is_some() {
-                return Err(bad(Invalid::new(name, given, "is given twice", "give each parameter once")));
-            }
+            params.entry(name).or_default().push(value);
         }
         Ok(Params(params))
     }
 }
 
 impl Params {
-    /// Refuses parameters that the endpoint does not know.
+    /// Refuses parameters that the endpoint does not know, and any that is repeated.
     pub(crate) fn only(self, known: &[&str]) -> Result<Params> {
-        for (name, value) in &self.0 {
+        self.only_with(known, &[])
+    }
+
+    /// The same, with some that may be repeated.
+    pub(crate) fn only_with(self, known: &[&str], repeatable: &[&str]) -> Result<Params> {
+        for (name, values) in &self.0 {
+            let shown = values.last().map_or_else(String::new, |value| format!("{value:?}"));
+            if repeatable.contains(&name.as_str()) {
+                continue;
+            }
+            if values.len() > 1 {
+                return Err(bad(Invalid::new(name, shown, "is given twice", "give each parameter once")));
+            }
             if known.contains(&name.as_str()) {
                 continue;
             }
+            let known: Vec<&str> = known.iter().chain(repeatable).copied().collect();
             let hint = match nearest(name, known.iter().copied()) {
                 Some(name) => format!("did you mean {name:?}?"),
                 None if known.is_empty() => "this endpoint takes none".to_string(),
                 None => format!("the known ones are {}", known.join(", ")),
             };
-            return Err(bad(Invalid::new(name, format!("{value:?}"), "is not a parameter here", hint)));
+            return Err(bad(Invalid::new(name, shown, "is not a parameter here", hint)));
         }
         Ok(self)
     }
@@ -53,7 +65,21 @@ impl Params {
         read: impl FnOnce(&str) -> std::result::Result<T, Invalid>,
     ) -> Result<Option<T>> {
         let within = |invalid: Invalid| bad(Invalid { field: name.to_string(), ..invalid });
-        self.0.get(name).map(|value| read(value).map_err(within)).transpose()
+        self.0.get(name).and_then(|values| values.last()).map(|value| read(value).map_err(within)).transpose()
+    }
+
+    /// Reads a parameter that may be repeated, in the order given.
+    pub(crate) fn all<T>(&self, name: &str, read: impl Fn(&str) -> std::result::Result<T, Invalid>) -> Result<Vec<T>> {
+        let within = |invalid: Invalid| bad(Invalid { field: name.to_string(), ..invalid });
+        self.0.get(name).into_iter().flatten().map(|value| read(value).map_err(within)).collect()
+    }
+
+    /// Reads one parameter that is `true` or `false`.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>> {
+        self.get(name, |text| {
+            let hint = "use true or false";
+            text.parse().map_err(|_| Invalid::new("", format!("{text:?}"), "is neither true nor false", hint))
+        })
     }
 
     /// Reads one parameter that is a word of a fixed list.
@@ -93,9 +119,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Segment> {
-        let unreadable = |error: axum::extract::rejection::PathRejection| {
-            Problem::new(Kind::MalformedRequest, error.to_string(), "write the path in percent-encoded UTF-8")
-        };
         Path::<String>::from_request_parts(parts, state).await.map(|Path(text)| Segment(text)).map_err(unreadable)
     }
 }
@@ -104,6 +127,32 @@ impl Segment {
     pub(crate) fn id<T: FromStr>(&self) -> Result<T> {
         parse_id("id", &self.0).map_err(bad)
     }
+
+    /// Reads a name, of which `field` says whose.
+    pub(crate) fn name(self, field: &str) -> Result<String> {
+        check_name(field, &self.0).map_err(bad)?;
+        Ok(self.0)
+    }
+}
+
+/// The two variable segments of a path that names a node of an execution.
+pub(crate) struct OfNode {
+    pub(crate) execution: ExecutionId,
+    pub(crate) node: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OfNode {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfNode> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await.map_err(unreadable)?;
+        let Path((id, node)) = path;
+        Ok(OfNode { execution: Segment(id).id()?, node: Segment(node).name("node")? })
+    }
+}
+
+fn unreadable(error: PathRejection) -> Problem {
+    Problem::new(Kind::MalformedRequest, error.to_string(), "write the path in percent-encoded UTF-8")
 }
 
 fn parse_id<T: FromStr>(field: &str, text: &str) -> std::result::Result<T, Invalid> {

@@ -37,10 +37,12 @@ pub(crate) enum Kind {
     NotFound,
     NoSuchPath,
     NoLogs,
+    NotSet,
     MethodNotAllowed,
     WaitTimedOut,
     RequestTimedOut,
     Conflict,
+    ComputationFailed,
     BodyTooLarge,
     NotJson,
     InvalidValue,
@@ -70,6 +72,7 @@ impl Kind {
             Kind::NotFound => (StatusCode::NOT_FOUND, "not-found", "It does not exist"),
             Kind::NoSuchPath => (StatusCode::NOT_FOUND, "no-such-path", "There is nothing at this path"),
             Kind::NoLogs => (StatusCode::NOT_FOUND, "no-logs", "The run keeps no output"),
+            Kind::NotSet => (StatusCode::NOT_FOUND, "not-set", "The node has no value"),
             Kind::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "The path does not know this method")
             }
@@ -78,6 +81,9 @@ impl Kind {
                 (StatusCode::REQUEST_TIMEOUT, "request-timed-out", "The request did not arrive in time")
             }
             Kind::Conflict => (StatusCode::CONFLICT, "conflict", "The present state does not allow it"),
+            Kind::ComputationFailed => {
+                (StatusCode::CONFLICT, "computation-failed", "The node's computation failed for good")
+            }
             Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large"),
             Kind::NotJson => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", "The body is not declared as JSON"),
             Kind::InvalidValue => (StatusCode::UNPROCESSABLE_ENTITY, "invalid-value", "A value cannot be accepted"),

@@ -11,7 +11,7 @@ use axum::extract::State;
 use everbeat_engine::{Explanation, Liveness, RunView};
 use everbeat_model::run::Kind;
 use everbeat_model::time::{format_duration, parse_duration};
-use everbeat_model::{Invalid, Json, ReplicaId, RunId, RunState, StoreTime};
+use everbeat_model::{ExecutionId, Invalid, Json, Parent, ReplicaId, RunId, RunState, StoreTime};
 use everbeat_store::RunFilter;
 use serde::Serialize;
 use serde_json::Value;
@@ -37,6 +37,12 @@ pub(crate) struct RunJson {
     max_attempts: u32,
     #[schema(value_type = Value)]
     input: Json,
+    /// What the definition of its node says besides the input.
+    #[schema(required, value_type = Value)]
+    args: Option<Json>,
+    /// What it computes, if it belongs to an execution.
+    #[schema(required)]
+    parent: Option<ParentJson>,
     #[schema(required, value_type = Value)]
     result: Option<Json>,
     #[schema(required, value_type = Value)]
@@ -75,6 +81,15 @@ pub(crate) struct RunJson {
     cancel_requested_at: Option<StoreTime>,
 }
 
+/// A node of an execution.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Parent)]
+struct ParentJson {
+    #[schema(value_type = Uuid)]
+    execution: ExecutionId,
+    node: String,
+}
+
 impl From<RunView> for RunJson {
     fn from(view: RunView) -> RunJson {
         let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline } = view;
@@ -89,6 +104,8 @@ impl From<RunView> for RunJson {
             attempt: run.attempt,
             max_attempts: spec.policy.max_attempts,
             input: spec.input.clone(),
+            args: spec.args.clone(),
+            parent: spec.parent.clone().map(|Parent { execution, node }| ParentJson { execution, node }),
             result: run.result,
             error: run.error,
             progress: run.progress,
@@ -168,9 +185,10 @@ pub(crate) async fn get_run(State(app): State<App>, id: Segment, params: Params)
     Err(Problem::new(ProblemKind::WaitTimedOut, detail, format!("wait again, or ask why: everbeat explain {id}")))
 }
 
-const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+/// A wait that says no timeout.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-fn read_timeout(text: &str) -> std::result::Result<Duration, Invalid> {
+pub(crate) fn read_timeout(text: &str) -> std::result::Result<Duration, Invalid> {
     let span = parse_duration(text)?;
     if span > LONGEST_WAIT {
         let hint = format!("wait at most {:?}, and then again", format_duration(LONGEST_WAIT));
@@ -180,17 +198,7 @@ fn read_timeout(text: &str) -> std::result::Result<Duration, Invalid> {
 }
 
 async fn wait(app: &App, id: RunId, timeout: Duration) -> Result<RunView> {
-    let _place = app.waits.try_acquire().map_err(|_| {
-        let detail = "too many requests wait for the end of a run";
-        Problem::new(ProblemKind::TooBusy, detail, "ask for the run without wait, or follow /api/v1/events")
-    })?;
-    tokio::select! {
-        biased;
-        run = app.engine.wait(id, timeout) => Ok(run?),
-        () = app.closed() => {
-            Err(Problem::new(ProblemKind::NotReady, "the server ends", "wait again, at another replica if need be"))
-        }
-    }
+    app.wait(app.engine.wait(id, timeout)).await
 }
 
 /// The tries at a run, oldest first.

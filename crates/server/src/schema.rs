@@ -1,5 +1,6 @@
 //! Names of the model as the API document shows them.
 
+use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
 use everbeat_model::verdict::{Judgement, SubjectKind};
@@ -31,4 +32,9 @@ words!(ReplicaStateName, ReplicaState::ALL.map(ReplicaState::as_str).to_vec());
 words!(JudgementName, Judgement::ALL.map(Judgement::as_str).to_vec());
 words!(SubjectKindName, vec![SubjectKind::Replica.as_str(), SubjectKind::Run.as_str()]);
 words!(LivenessName, vec!["alive", "suspect", "stalled", "unknown"]);
+words!(NodeKindName, NodeKind::ALL.map(NodeKind::as_str).to_vec());
+words!(NodeStateName, ViewState::ALL.map(ViewState::as_str).to_vec());
+words!(ChangeKind, vec!["set", "cleared"]);
+words!(WaitForValue, vec!["immediate", "any", "newer", "newer_than"]);
+words!(SummaryFormat, vec!["json", "text"]);
 words!(WaitFor, vec!["finished"]);

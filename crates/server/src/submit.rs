@@ -163,20 +163,20 @@ fn read_time(text: &str) -> std::result::Result<StoreTime, Invalid> {
 }
 
 /// The key of a request and what tells it apart from another with the same key. Neither white space nor
-/// the order of a run's own fields matters.
-fn idempotency<'a>(
+/// the order of the fields of what it makes matters.
+pub(crate) fn idempotency<'a, T: Serialize + 'a>(
     headers: &HeaderMap,
     request: &str,
-    runs: impl Iterator<Item = &'a NewRun>,
+    made: impl Iterator<Item = &'a T>,
 ) -> Result<Option<Idempotency>> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     let unreadable = |_| Invalid::new("Idempotency-Key", format!("{key:?}"), "is not ASCII", "use visible ASCII only");
     let key = key.to_str().map_err(unreadable).map_err(bad)?.to_string();
     check_key("Idempotency-Key", &key).map_err(bad)?;
     let mut hash = Sha256::new_with_prefix(request);
-    for run in runs {
+    for made in made {
         hash.update([0]);
-        hash.update(Json::of(run).as_str());
+        hash.update(Json::of(made).as_str());
     }
     let mut fingerprint = String::with_capacity(64);
     hash.finalize().iter().for_each(|byte| _ = write!(fingerprint, "{byte:02x}"));

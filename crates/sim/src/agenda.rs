@@ -21,6 +21,12 @@ pub(crate) enum Action {
     Submit(u64),
     Cancel,
     Retry,
+    /// Clients apply this version of the graphs.
+    Apply(u32),
+    /// Clients start an execution.
+    Start,
+    /// A client asks something of an execution.
+    Request,
     Heal,
     SubmitHealed(usize),
     Look,

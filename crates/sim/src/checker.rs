@@ -1,6 +1,7 @@
 //! Compares the store, after every change, with what it held before and with what really happened.
 
 use crate::deaths;
+use crate::graph_checker::GraphChecker;
 use crate::moves::Place;
 use crate::shared::Shared;
 use crate::truth::Truth;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Checker {
     version: u64,
     sizes: [usize; 7],
-    places: BTreeMap<RunId, Place>,
+    places: Places,
     pub(crate) attempts: BTreeSet<(RunId, u32)>,
     replicas: BTreeMap<ReplicaId, ReplicaState>,
     verdicts: BTreeSet<VerdictId>,
@@ -24,6 +25,7 @@ pub(crate) struct Checker {
     pub(crate) lost_by: BTreeMap<RunId, ReplicaId>,
     /// Burials by judge and look: how long each of them had been watched.
     burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
+    graphs: GraphChecker,
 }
 
 impl Checker {
@@ -45,6 +47,7 @@ impl Checker {
                 self.verdicts(state, &mut truth, now);
                 self.runs(state, &mut truth);
             }
+            self.graphs.look(state, &mut truth, now);
         });
     }
 
@@ -72,6 +75,7 @@ impl Checker {
                 verdicts: state.verdicts.keys().copied().collect(),
                 lost_by: BTreeMap::new(),
                 burials: std::mem::take(&mut self.burials),
+                graphs: GraphChecker::rebased(state, &mut truth, shared.now()),
             };
         });
     }
@@ -140,9 +144,9 @@ impl Checker {
         let earliest = match verdict.reason.as_str() {
             "attempt_silent" => truth.not_silent_before.get(&key).copied(),
             "no_progress" => truth.not_stalled_before.get(&key).copied(),
-            "deadline" => match self.places.get(&run) {
+            "deadline" => match place_of(&self.places, run) {
                 Some(Place::Leased { token, .. }) => {
-                    truth.granted_at.get(token).zip(deadline).map(|(at, span)| at + span.as_micros() as u64)
+                    truth.granted_at.get(&token).zip(deadline).map(|(at, span)| at + span.as_micros() as u64)
                 }
                 _ => None,
             },
@@ -160,8 +164,11 @@ impl Checker {
 
     fn runs(&mut self, state: &State, truth: &mut Truth) {
         let places = all_places(state, truth);
+        let earlier = std::mem::take(&mut self.places);
+        let mut known = earlier.iter().peekable();
         for (id, place) in &places {
-            let before = self.places.get(id).copied();
+            while known.next_if(|(before, _)| before < id).is_some() {}
+            let before = known.next_if(|(before, _)| before == id).map(|(_, place)| *place);
             if before == Some(*place) {
                 continue;
             }
@@ -206,11 +213,17 @@ fn sizes(state: &State) -> [usize; 7] {
     ]
 }
 
+/// Where every run is, by id.
+type Places = Vec<(RunId, Place)>;
+
+fn place_of(places: &Places, run: RunId) -> Option<Place> {
+    places.binary_search_by_key(&run, |(id, _)| *id).ok().map(|place| places[place].1)
+}
+
 /// Where every run is; a run in two places, or in none, is a violation.
-fn all_places(state: &State, truth: &mut Truth) -> BTreeMap<RunId, Place> {
-    let mut places = BTreeMap::new();
-    let mut twice = None;
-    let mut put = |id: RunId, place: Place| twice = twice.or(places.insert(id, place).map(|_| id));
+fn all_places(state: &State, truth: &mut Truth) -> Places {
+    let mut places = Places::with_capacity(state.runs.len());
+    let mut put = |id: RunId, place: Place| places.push((id, place));
     state.scheduled.iter().for_each(|((_, id), standing)| put(*id, Place::Scheduled { attempt: standing.attempt }));
     state.ready.iter().for_each(|((.., id), standing)| put(*id, Place::Ready { attempt: standing.attempt }));
     for (id, row) in &state.leases {
@@ -222,8 +235,11 @@ fn all_places(state: &State, truth: &mut Truth) -> BTreeMap<RunId, Place> {
         let (attempt, finished_at) = (done.standing.attempt, done.finished_at.0);
         put(*id, Place::Done { attempt, token, state: done.state, finished_at });
     }
-    let nowhere = state.runs.keys().find(|id| !places.contains_key(id)).copied();
-    if let Some(id) = twice.or(nowhere) {
+    places.sort_unstable_by_key(|(id, _)| *id);
+    let twice = places.windows(2).find(|pair| pair[0].0 == pair[1].0).map(|pair| pair[0].0);
+    let everywhere = places.iter().map(|(id, _)| id).eq(state.runs.keys());
+    let nowhere = || state.runs.keys().find(|id| place_of(&places, **id).is_none()).copied();
+    if let Some(id) = twice.or_else(|| if everywhere { None } else { nowhere() }) {
         let name = truth.name(id);
         truth.violate("G2", format!("{name} is in two places, or in none"));
     }
@@ -233,8 +249,9 @@ fn all_places(state: &State, truth: &mut Truth) -> BTreeMap<RunId, Place> {
 /// A unique key holds among unfinished runs.
 fn check_unique(state: &State, truth: &mut Truth) {
     let mut holders: BTreeMap<&str, RunId> = BTreeMap::new();
-    for (id, row) in state.runs.iter().filter(|(id, _)| !state.done.contains_key(id)) {
+    for (id, row) in &state.runs {
         if let Some(key) = &row.spec.unique_key
+            && !state.done.contains_key(id)
             && let Some(other) = holders.insert(key, *id)
         {
             let (one, two) = (truth.name(*id), truth.name(other));

@@ -34,6 +34,9 @@ impl World {
             let at = self.rng.between(1000 * MS, trouble);
             self.agenda.plan(at, if self.rng.chance(0.6) { Action::Cancel } else { Action::Retry });
         }
+        if self.plan.graphs {
+            self.plan_graphs();
+        }
         self.agenda.plan(trouble, Action::Heal);
     }
 
@@ -80,8 +83,16 @@ impl World {
                     });
                 }
             }
+            Action::Apply(version) => self.apply(version),
+            Action::Start => self.start(),
+            Action::Request => self.request(),
             Action::Heal => self.heal(now),
-            Action::SubmitHealed(host) => self.submit_healed(host),
+            Action::SubmitHealed(host) => {
+                self.submit_healed(host);
+                if self.plan.graphs {
+                    self.execute_healed(host);
+                }
+            }
             Action::Look => {
                 self.bring_back_ended();
                 self.agenda.plan(now + 100 * MS, Action::Look);

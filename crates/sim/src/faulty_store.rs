@@ -55,7 +55,7 @@ impl FaultyStore {
         FaultyStore { shared, owner, wakes }
     }
 
-    async fn call<T, F>(
+    pub(crate) async fn call<T, F>(
         &self,
         name: &'static str,
         operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static,
@@ -68,7 +68,7 @@ impl FaultyStore {
     }
 
     /// Sends a call on its way; `applied` sees what the store did, whoever still waits for it.
-    async fn call_and<T, F>(
+    pub(crate) async fn call_and<T, F>(
         &self,
         name: &'static str,
         operation: impl FnOnce(Arc<Memory>) -> F + Send + 'static,

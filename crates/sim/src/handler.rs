@@ -49,7 +49,7 @@ pub(crate) struct Work {
 impl Handler for Work {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
         let script: Script = input.read().map_err(|error| Failure::permanent(error.to_string()))?;
-        let performing = Performing::begin(self, &ctx, &script);
+        let performing = Performing::begin(&self.shared, self.owner, &ctx, script.stops);
         let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let resumed: u64 = ctx.resume().unwrap_or(0);
         self.check_resumed(run, attempt, resumed);
@@ -142,20 +142,20 @@ impl Work {
 }
 
 /// Stands in the truth for as long as the handler's future exists, however it ends.
-struct Performing {
+pub(crate) struct Performing {
     shared: Arc<Shared>,
     nonce: u64,
 }
 
 impl Performing {
-    fn begin(work: &Work, ctx: &Ctx, script: &Script) -> Performing {
-        let (shared, owner) = (work.shared.clone(), work.owner);
+    pub(crate) fn begin(shared: &Arc<Shared>, owner: Owner, ctx: &Ctx, stops: bool) -> Performing {
+        let shared = shared.clone();
         let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let queue = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.queue.clone()));
         let mut truth = shared.truth();
         truth.last_nonce += 1;
         let nonce = truth.last_nonce;
-        let performance = Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops: script.stops };
+        let performance = Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops };
         truth.performing.insert(nonce, performance);
         truth.performing_changed = true;
         truth.performers.insert(nonce, (owner, run, attempt));

@@ -132,7 +132,8 @@ impl Message {
 const SLOW: u64 = 20_000;
 
 /// Calls that every replica makes all the time, or that are told in words of their own.
-const QUIET: [&str; 15] = [
+const QUIET: [&str; 18] = [
+    "advance_due",
     "cancel_asked",
     "claim",
     "forget_replicas",
@@ -144,8 +145,10 @@ const QUIET: [&str; 15] = [
     "promote",
     "renew",
     "settle",
+    "stamps",
     "sweep_due",
     "trim_events",
+    "value",
     "verdicts",
     "was_settled",
 ];

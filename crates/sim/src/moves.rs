@@ -1,6 +1,7 @@
 //! Which moves of a run are right, and whether who made them had the right to.
 
 use crate::checker::Checker;
+use crate::graphs::SAVED_TASK;
 use crate::handler::Product;
 use crate::truth::Truth;
 use everbeat_model::{Attempt, Outcome, ReplicaId, RunId, RunState, Token};
@@ -29,16 +30,15 @@ impl Checker {
     ) -> Checked {
         let wrong = || Err(("G1", format!("it went from {before:?} to {place:?}")));
         match (before, place) {
-            (None, Place::Scheduled { attempt: 0 } | Place::Ready { attempt: 0 }) => {
-                truth.report.submitted += 1;
-                Ok(())
-            }
+            (None, Place::Scheduled { attempt: 0 } | Place::Ready { attempt: 0 }) => made(state, truth, id),
             (Some(Place::Scheduled { attempt: was }), Place::Ready { attempt }) if was == attempt => Ok(()),
             (
                 Some(Place::Scheduled { attempt: was } | Place::Ready { attempt: was }),
                 Place::Done { state: RunState::Cancelled, token: None, attempt, .. },
             ) if was == attempt => {
-                truth.report.cancelled += 1;
+                if let Some(done) = state.done.get(&id) {
+                    finished(state, truth, id, done);
+                }
                 Ok(())
             }
             (Some(Place::Ready { attempt: was }), Place::Leased { attempt, replica, .. }) if attempt == was + 1 => {
@@ -70,9 +70,9 @@ impl Checker {
                 let Some(done) = state.done.get(&id) else { return wrong() };
                 let Some((ended, by)) = &done.attempt else { return wrong() };
                 self.attempt_ended(state, truth, id, ended, (token, *by))?;
-                finished(truth, done);
+                finished(state, truth, id, done);
                 if done.state == RunState::Succeeded {
-                    produced(truth, id, done, attempt, replica)?;
+                    produced(state, truth, id, done, attempt, replica)?;
                 }
                 Ok(())
             }
@@ -112,7 +112,36 @@ impl Checker {
     }
 }
 
-fn finished(truth: &mut Truth, done: &DoneRow) {
+/// Whether clients have no hand in it: graphs make it themselves.
+fn of_graph(state: &State, id: RunId) -> bool {
+    state.runs.get(&id).is_some_and(|row| row.spec.parent.is_some() || row.spec.task == SAVED_TASK)
+}
+
+/// A new run. Whoever is called after a value was saved is called once for it.
+fn made(state: &State, truth: &mut Truth, id: RunId) -> Checked {
+    if !of_graph(state, id) {
+        truth.report.submitted += 1;
+        return Ok(());
+    }
+    let Some(row) = state.runs.get(&id).filter(|row| row.spec.task == SAVED_TASK) else { return Ok(()) };
+    let saved = row.spec.input.value();
+    let (Some(execution), Some(node), Some(revision)) =
+        (saved["execution"].as_str(), saved["node"].as_str(), saved["revision"].as_u64())
+    else {
+        return Ok(());
+    };
+    truth.report.callbacks += 1;
+    match truth.callbacks.insert((execution.to_string(), node.to_string(), revision), id) {
+        None => Ok(()),
+        Some(_) => Err(("graph", format!("{node} was saved once with revision {revision}, and called for twice"))),
+    }
+}
+
+fn finished(state: &State, truth: &mut Truth, id: RunId, done: &DoneRow) {
+    if of_graph(state, id) {
+        truth.report.superseded += u64::from(done.state == RunState::Cancelled);
+        return;
+    }
     match done.state {
         RunState::Succeeded => truth.report.succeeded += 1,
         RunState::Failed => truth.report.failed += 1,
@@ -121,7 +150,14 @@ fn finished(truth: &mut Truth, done: &DoneRow) {
 }
 
 /// The stored result must have been made by whoever held the lease, under that very attempt.
-fn produced(truth: &Truth, id: RunId, done: &DoneRow, attempt: u32, replica: ReplicaId) -> Checked {
+fn produced(state: &State, truth: &Truth, id: RunId, done: &DoneRow, attempt: u32, replica: ReplicaId) -> Checked {
+    if of_graph(state, id) {
+        let owner = truth.lives.get(&replica).map(|life| life.owner);
+        let made = truth.made.get(&(id, attempt)).into_iter().flatten();
+        let mine =
+            made.filter(|(maker, _)| Some(*maker) == owner).any(|(_, result)| Some(result) == done.result.as_ref());
+        return if mine { Ok(()) } else { Err(("G1", format!("attempt {attempt} has a result of somebody else"))) };
+    }
     let product: Option<Product> = done.result.as_ref().and_then(|result| result.read().ok());
     let Some(product) = product else { return Err(("G1", format!("its result is not one: {:?}", done.result))) };
     let owner = truth.lives.get(&replica).map(|life| life.owner);

@@ -51,6 +51,11 @@ pub(crate) struct Plan {
     pub(crate) commands: u64,
     /// Hints stay unreliable after the healing, when nothing else does.
     pub(crate) wakes_stay_lossy: bool,
+    /// Whether clients use graphs.
+    pub(crate) graphs: bool,
+    /// Executions that clients start, and what they ask of them.
+    pub(crate) starts: u64,
+    pub(crate) requests: u64,
 }
 
 impl Plan {
@@ -95,6 +100,9 @@ impl Plan {
             submissions: rng.between(8, 24),
             commands: rng.below(8),
             wakes_stay_lossy: rng.chance(0.5),
+            graphs: rng.chance(0.6),
+            starts: rng.between(2, 5),
+            requests: rng.between(8, 30),
         }
     }
 }

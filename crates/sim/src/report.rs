@@ -28,6 +28,24 @@ pub struct Report {
     pub fenced: u64,
     /// Accepted runs that a lossy failover took.
     pub lost_to_failover: u64,
+    pub executions: u64,
+    /// Sets, unsets and other commands that clients had answered.
+    pub commands: u64,
+    /// Values that runs computed.
+    pub computed: u64,
+    /// Computations that failed for good.
+    pub failed_nodes: u64,
+    /// Runs of nodes that their execution no longer wanted.
+    pub superseded: u64,
+    pub ticks_fired: u64,
+    /// Executions looked at because a note was due.
+    pub looks: u64,
+    /// Executions that only the net found.
+    pub stranded: u64,
+    /// Calls after a value was saved.
+    pub callbacks: u64,
+    /// Values that clients waited for and got.
+    pub awaited: u64,
     /// Verdicts by judgement and reason.
     pub verdicts: BTreeMap<String, u64>,
     /// The fingerprint of the whole history.
@@ -60,6 +78,16 @@ impl Report {
         self.released += other.released;
         self.fenced += other.fenced;
         self.lost_to_failover += other.lost_to_failover;
+        self.executions += other.executions;
+        self.commands += other.commands;
+        self.computed += other.computed;
+        self.failed_nodes += other.failed_nodes;
+        self.superseded += other.superseded;
+        self.ticks_fired += other.ticks_fired;
+        self.looks += other.looks;
+        self.stranded += other.stranded;
+        self.callbacks += other.callbacks;
+        self.awaited += other.awaited;
         self.history = crate::rng::mix(self.history ^ other.history);
         other.faults.iter().for_each(|(name, times)| *self.faults.entry(name).or_default() += times);
         other.verdicts.iter().for_each(|(name, times)| *self.verdicts.entry(name.clone()).or_default() += times);
@@ -84,6 +112,15 @@ impl Report {
         least("fenced", self.fenced, 0.2);
         least("released", self.released, 0.2);
         least("reopened", self.reopened, 0.1);
+        least("executions", self.executions, 2.0);
+        least("commands", self.commands, 4.0);
+        least("computed", self.computed, 20.0);
+        least("failed nodes", self.failed_nodes, 0.3);
+        least("superseded", self.superseded, 3.0);
+        least("ticks fired", self.ticks_fired, 1.0);
+        least("looks", self.looks, 10.0);
+        least("callbacks", self.callbacks, 2.0);
+        least("awaited", self.awaited, 2.0);
         for fault in FAULTS {
             least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
         }
@@ -155,6 +192,20 @@ impl fmt::Display for Report {
             f,
             "attempts: {}, of which {} taken over, {} released, {} fenced",
             self.attempts, self.taken_over, self.released, self.fenced
+        )?;
+        writeln!(
+            f,
+            "graphs: {} executions, {} commands, {} values computed, {} nodes failed, {} runs superseded, {} ticks fired, {} looks, {} stranded, {} callbacks, {} waits answered",
+            self.executions,
+            self.commands,
+            self.computed,
+            self.failed_nodes,
+            self.superseded,
+            self.ticks_fired,
+            self.looks,
+            self.stranded,
+            self.callbacks,
+            self.awaited
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;

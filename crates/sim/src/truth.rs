@@ -3,7 +3,7 @@
 
 use crate::executor::Owner;
 use crate::report::Report;
-use everbeat_model::{ReplicaId, RunId, Token, VerdictId};
+use everbeat_model::{ExecutionId, Json, ReplicaId, RunId, Token, VerdictId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
@@ -40,10 +40,23 @@ pub(crate) struct Truth {
     /// Before this time an attempt may not be called silent, stalled or late, whatever clocks show.
     pub(crate) not_silent_before: BTreeMap<(Owner, RunId, u32), u64>,
     pub(crate) not_stalled_before: BTreeMap<(Owner, RunId, u32), u64>,
+    /// What attempts of nodes gave, by run and attempt, with who made it.
+    pub(crate) made: BTreeMap<(RunId, u32), Vec<(Owner, Json)>>,
+    /// Executions whose start was acknowledged to a client.
+    pub(crate) executions: BTreeSet<ExecutionId>,
+    /// What each idempotency key of a start was answered with.
+    pub(crate) started: BTreeMap<String, ExecutionId>,
+    /// The last number that a client set.
+    pub(crate) last_value: u64,
+    /// Since when each node of each execution has the value that it has.
+    pub(crate) value_since: BTreeMap<(ExecutionId, String), u64>,
+    /// The call after each saved value, by execution, node and revision.
+    pub(crate) callbacks: BTreeMap<(String, String, u64), RunId>,
     /// When nobody could renew.
     pub(crate) common: Vec<Window>,
     pub(crate) broken: Option<(&'static str, String)>,
     pub(crate) names: BTreeMap<RunId, usize>,
+    pub(crate) execution_names: BTreeMap<ExecutionId, usize>,
 }
 
 /// One boot of one replica: the process, which may live several lives.
@@ -70,6 +83,12 @@ pub(crate) struct Window {
     pub(crate) kind: WindowKind,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
+}
+
+impl Window {
+    pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.from <= to && self.to.is_none_or(|end| end >= from)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +142,12 @@ impl Truth {
     pub(crate) fn name(&mut self, run: RunId) -> String {
         let next = self.names.len() + 1;
         format!("run {}", self.names.entry(run).or_insert(next))
+    }
+
+    /// A short name for an execution, by the order in which they appeared.
+    pub(crate) fn execution(&mut self, id: ExecutionId) -> String {
+        let next = self.execution_names.len() + 1;
+        format!("execution {}", self.execution_names.entry(id).or_insert(next))
     }
 
     pub(crate) fn label(&self, owner: Owner) -> String {

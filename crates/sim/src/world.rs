@@ -5,8 +5,11 @@ use crate::checker::Checker;
 use crate::env::{HostLocks, SimEnv};
 use crate::executor::{Owner, Step};
 use crate::faulty_store::{FaultyStore, WakeBoard};
+use crate::graph_rest::restless;
+use crate::graphs::{NODE_TASK, SAVED_TASK};
 use crate::handler::Work;
 use crate::network::Network;
+use crate::nodes::NodeWork;
 use crate::plan::Plan;
 use crate::report::{Report, Violation};
 use crate::rng::Rng;
@@ -155,6 +158,9 @@ impl World {
         for task in TASKS {
             tasks.add(task, Work { shared: self.shared.clone(), owner });
         }
+        for task in [NODE_TASK, SAVED_TASK] {
+            tasks.add(task, NodeWork { shared: self.shared.clone(), owner });
+        }
         let locks = self.hosts[host].locks.clone().map(|locks| locks as Arc<dyn everbeat_engine::Locks>);
         let settings = self.settings(host);
         let engine = match Engine::new(env, store, settings, tasks, locks) {
@@ -269,6 +275,10 @@ impl World {
             let name = self.shared.truth().name(run.id);
             let owner = run.replica_id.map(|replica| self.shared.truth().label_of(replica));
             return Some(format!("{name} is {} (attempt {}, {owner:?})", run.state.as_str(), run.attempt));
+        }
+        let store_now = self.shared.clocks.store(self.shared.now());
+        if let Some(what) = self.shared.memory.inspect(|state| restless(state, store_now)) {
+            return Some(what);
         }
         for (place, host) in self.hosts.iter().enumerate() {
             let Some((_, engine)) = &host.boot else { return Some(format!("host {place} is down")) };

@@ -60,4 +60,8 @@ every_planted_hole_is_found! {
     a_stalled_detector_is_found: StalledDetector breaks "G3",
     an_unrenewed_judge_is_found: UnrenewedJudge breaks "G3",
     a_lease_nobody_performs_is_found: LeaseNobodyPerforms breaks "liveness",
+    mixed_inputs_are_found: MixedInputs breaks "graph",
+    a_result_of_old_inputs_is_found: ResultOfOldInputs breaks "graph",
+    a_note_forgotten_is_found: NoteForgotten breaks "graph",
+    a_tick_that_fires_twice_is_found: TickTwice breaks "graph",
 }

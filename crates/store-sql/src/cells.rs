@@ -35,8 +35,12 @@ impl ValueCells {
 
 /// A cell read back. Text of another version that is no JSON reads as a text that shows the damage.
 pub(crate) fn cell(value: &str, revision: i64, set_at: i64, metadata: Option<&str>) -> Cell {
-    let metadata = metadata.map(|metadata| Json::stored(metadata).value());
-    Cell { value: Json::stored(value).value(), revision: number(revision), set_at: StoreTime(set_at), metadata }
+    Cell { value: parsed(value), revision: number(revision), set_at: StoreTime(set_at), metadata: metadata.map(parsed) }
+}
+
+/// In one pass: every look at an execution reads all of its values.
+fn parsed(stored: &str) -> Value {
+    serde_json::from_str(stored).unwrap_or_else(|_| Value::from(stored))
 }
 
 /// A computation as columns hold it.

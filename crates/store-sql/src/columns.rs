@@ -58,8 +58,20 @@ pub(crate) fn attempts_sql(run: &str) -> String {
 }
 
 /// What `AUDIT_COUNTS_SQL` counts, in its order.
-pub(crate) const AUDIT_COUNTS: [&str; 10] =
-    ["runs", "scheduled", "ready", "running", "leases", "succeeded", "failed", "cancelled", "replicas", "attempts"];
+pub(crate) const AUDIT_COUNTS: [&str; 12] = [
+    "runs",
+    "scheduled",
+    "ready",
+    "running",
+    "leases",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "replicas",
+    "attempts",
+    "executions",
+    "computing",
+];
 
 /// One statement, so that every run is counted in one state only.
 pub(crate) const AUDIT_COUNTS_SQL: &str = "\
@@ -67,7 +79,8 @@ pub(crate) const AUDIT_COUNTS_SQL: &str = "\
     (select count(*) from lease), (select count(*) from lease), \
     (select count(*) from done where state = 'succeeded'), (select count(*) from done where state = 'failed'), \
     (select count(*) from done where state = 'cancelled'), (select count(*) from replica), \
-    (select count(*) from attempt) + (select count(*) from done where outcome is not null)";
+    (select count(*) from attempt) + (select count(*) from done where outcome is not null), \
+    (select count(*) from execution), (select count(*) from computation where status = 'running')";
 
 /// At most so many violations of each sort are looked for; the audit names no more than this.
 pub(crate) const VIOLATION_LIMIT: usize = 100;
@@ -83,6 +96,16 @@ pub(crate) const AUDIT_PLACES_SQL: &str = "\
 pub(crate) const AUDIT_OWNERLESS_SQL: &str = "\
   select l.run_id, l.replica_id from lease l \
   where not exists (select 1 from replica p where p.id = l.replica_id) order by l.run_id limit 100";
+
+/// Computations that wait for a run which is over or unknown, although nobody will look: the execution,
+/// the node and the run.
+pub(crate) const AUDIT_STRANDED_SQL: &str = "\
+  select c.execution_id, c.node, c.run_id from computation c \
+  where c.status = 'running' \
+    and not exists (select 1 from run r where r.id = c.run_id \
+      and not exists (select 1 from done d where d.run_id = r.id)) \
+    and not exists (select 1 from agenda a where a.execution_id = c.execution_id) \
+  order by c.execution_id, c.node limit 100";
 
 /// Attempts that ended although an earlier one counts.
 pub(crate) const AUDIT_G1_SQL: &str = "\

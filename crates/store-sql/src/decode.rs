@@ -268,6 +268,7 @@ fn known<T>(noun: &str, id: impl Display, field: &str, value: &str, parsed: Opti
 pub(crate) fn found_violations(
     places: Vec<(Uuid, i64)>,
     ownerless: Vec<(Uuid, Uuid)>,
+    stranded: Vec<(Uuid, String, Uuid)>,
     ended_again: Vec<(Uuid, i32)>,
 ) -> Vec<Violation> {
     let violation = |guarantee: &str, id: Uuid, detail: String| Violation {
@@ -281,8 +282,11 @@ pub(crate) fn found_violations(
     let ownerless = ownerless
         .into_iter()
         .map(|(id, replica)| violation("G2", id, format!("its lease belongs to replica {replica}, which is unknown")));
+    let stranded = stranded.into_iter().map(|(id, node, run)| {
+        violation("G2", id, format!("node {node} waits for run {run}, which is over, and nobody will look"))
+    });
     let ended_again = ended_again
         .into_iter()
         .map(|(id, attempt)| violation("G1", id, format!("attempt {attempt} ended, yet an earlier one counts")));
-    misplaced.chain(ownerless).chain(ended_again).take(VIOLATION_LIMIT).collect()
+    misplaced.chain(ownerless).chain(stranded).chain(ended_again).take(VIOLATION_LIMIT).collect()
 }

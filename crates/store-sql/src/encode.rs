@@ -1,6 +1,7 @@
 //! From the model to what columns hold.
 
-use everbeat_model::{Ending, Next, Outcome, RunState, Settlement};
+use everbeat_model::graph::Refusal;
+use everbeat_model::{Ending, ExecutionId, Next, Outcome, RunState, Settlement};
 use std::time::Duration;
 
 /// Longer spans are stored as this one, so that no sum with a time overflows. It is about 70,000
@@ -27,6 +28,18 @@ pub(crate) fn unstorable(settlement: &Settlement, reason: &str) -> Settlement {
         next: Next::Finish(RunState::Failed),
         verdict: None,
         ..settlement.clone()
+    }
+}
+
+/// An execution whose change cannot be stored is looked at again after so long.
+pub(crate) const UNSTORABLE_PAUSE: Duration = Duration::from_secs(60);
+
+/// Refuses a change of an execution that the database cannot hold.
+pub(crate) fn unstorable_change(execution: ExecutionId, reason: &str) -> Refusal {
+    tracing::error!(%execution, reason, "a change of an execution cannot be stored");
+    Refusal::Conflict {
+        problem: format!("the change cannot be stored: {reason}"),
+        hint: "look into the server's log; a value may be too large for the store".to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 use crate::{Idempotency, Result};
 use async_trait::async_trait;
 use everbeat_model::event::line;
-use everbeat_model::graph::{Cell, Command, Condition, Execution, Graph, Plan, Refusal, Snapshot, Sort};
+use everbeat_model::graph::{Cell, Change, Command, Condition, Execution, Graph, Plan, Refusal, Snapshot, Sort};
 use everbeat_model::{ExecutionId, Json, RunId, StoreTime};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ pub trait Executions {
     /// back from the archive while another stands: that is a conflict.
     async fn advance(&self, advances: Vec<Advance>, planner: Arc<dyn Planner>) -> Result<Vec<Advanced>>;
 
-    /// Looks at up to `limit` executions that a due note names, those longest due first. Executions that
-    /// somebody else looks at just now are passed over.
+    /// Looks at up to `limit` executions that a due note names: first those whose note waits for no time, the
+    /// oldest first, then those longest due. Executions that somebody else looks at just now are passed over.
     async fn advance_due(&self, limit: usize, planner: Arc<dyn Planner>) -> Result<Looked>;
 
     /// Notes executions whose computation counts as running although its run is over or unknown, at most
@@ -181,12 +181,21 @@ pub struct Reach {
     pub ended: u64,
 }
 
-/// The history of a node is cut to what it keeps at every so many changes of it, not at each.
+/// When a note is due that waits for no time: whatever the store's clock does, it is due.
+pub const AT_ONCE: StoreTime = StoreTime(0);
+
+/// A long history of a node is cut to what it keeps at every so many changes of it, not at each.
 pub const CUT_EVERY: u64 = 64;
 
 /// Whether the history of a node is cut after its change number `changes`.
 pub fn cuts(changes: u64, keep: usize) -> bool {
-    changes.is_multiple_of(CUT_EVERY) && changes > keep as u64
+    let keep = keep as u64;
+    changes > keep && (keep < CUT_EVERY || changes.is_multiple_of(CUT_EVERY))
+}
+
+/// The changes that go into the history.
+pub fn recorded<'a>(graph: &'a Graph, plan: &'a Plan) -> impl Iterator<Item = &'a Change> {
+    plan.changes.changed.iter().filter(|change| graph.keep(&change.node) > 0)
 }
 
 /// Why a run that its execution no longer wants ended.

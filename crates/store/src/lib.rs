@@ -23,8 +23,8 @@ pub use audit::{Audit, Audits, Violation};
 pub use error::{Class, Error};
 pub use events::{EventPage, Events, TRIM_LIMIT};
 pub use executions::{
-    Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach, Remembered,
-    Start, Started, Stored, cuts, events, not_alone, superseded,
+    AT_ONCE, Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
+    Remembered, Start, Started, Stored, cuts, events, not_alone, recorded, superseded,
 };
 pub use graphs::{Applied, Definition, Graphs};
 pub use memory::Memory;

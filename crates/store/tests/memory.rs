@@ -16,7 +16,7 @@ async fn open() -> Open {
 #[tokio::test]
 async fn two_memory_stores_tell_the_same_story_and_it_holds_everything() {
     let mut total = Tally::new();
-    for seed in 0..14 {
+    for seed in 0..18 {
         // Clocks far apart: nothing but order may matter.
         let (early, late) = (Arc::new(HandClock::default()), Arc::new(HandClock::default()));
         late.jump(Duration::from_secs(400 * 86_400));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// How one item becomes a row.
-type Row = fn(&Value) -> Vec<Cell>;
+pub(super) type Row = fn(&Value) -> Vec<Cell>;
 
 pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
     let filter = |pairs: Vec<(&'static str, Option<String>)>| -> Vec<(&'static str, String)> {
@@ -20,6 +20,17 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
             let filter = filter(vec![("state", state), ("task", task), ("queue", queue), ("kind", kind)]);
             let headers = ["ID", "TASK", "QUEUE", "STATE", "ATTEMPT", "PROGRESS", "BEAT", "CREATED"];
             print(to, "/api/v1/runs", filter, &page, &headers, run)
+        }
+        Ls::Graphs { page } => {
+            let headers = ["NAME", "VERSION", "NODES", "SINGLETON", "SHAPE", "APPLIED"];
+            print(to, "/api/v1/graphs", Vec::new(), &page, &headers, graph)
+        }
+        Ls::Executions { graph, conditions, sort, archived, page } => {
+            let mut filter = filter(vec![("graph", graph), ("sort", sort)]);
+            filter.extend(conditions.into_iter().map(|condition| ("where", condition)));
+            filter.extend(archived.then(|| ("archived", "true".to_string())));
+            let headers = ["ID", "GRAPH", "VERSION", "REVISION", "SET", "COMPUTING", "FAILED", "UPDATED"];
+            print(to, "/api/v1/executions", filter, &page, &headers, execution)
         }
         Ls::Replicas { state, page } => {
             let headers = ["ID", "HOST", "VERSION", "STATE", "RUNNING", "BEAT", "STARTED"];
@@ -64,6 +75,35 @@ pub(super) fn progress(progress: &Value) -> String {
     format!("{count} {}", plain(&progress["note"])).trim().to_string()
 }
 
+fn graph(graph: &Value) -> Vec<Cell> {
+    let singleton = if graph["singleton"] == true { "yes" } else { "" };
+    vec![
+        Cell::new(plain(&graph["name"])),
+        Cell::new(plain(&graph["version"])),
+        Cell::new(graph["nodes"].as_array().map_or(0, Vec::len)),
+        Cell::new(singleton),
+        Cell::new(plain(&graph["shape"])),
+        Cell::new(age(&graph["applied_at"])),
+    ]
+}
+
+fn execution(execution: &Value) -> Vec<Cell> {
+    let in_state = |state: &str| {
+        let nodes = execution["nodes"].as_object();
+        Cell::new(nodes.map_or(0, |nodes| nodes.values().filter(|node| node["state"] == state).count()))
+    };
+    vec![
+        Cell::new(plain(&execution["id"])),
+        Cell::new(plain(&execution["graph"])),
+        Cell::new(plain(&execution["version"])),
+        Cell::new(plain(&execution["revision"])),
+        Cell::new(execution["values"].as_object().map_or(0, |values| values.len())),
+        in_state("computing"),
+        in_state("failed"),
+        Cell::new(age(&execution["updated_at"])),
+    ]
+}
+
 fn replica(replica: &Value) -> Vec<Cell> {
     vec![
         Cell::new(plain(&replica["id"])),
@@ -106,7 +146,7 @@ struct Page {
     next_cursor: Option<String>,
 }
 
-fn print(
+pub(super) fn print(
     to: &To,
     path: &str,
     filter: Vec<(&'static str, String)>,

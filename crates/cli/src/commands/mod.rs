@@ -2,7 +2,9 @@
 
 pub(crate) mod config;
 pub(crate) mod events;
+pub(crate) mod execution;
 pub(crate) mod explain;
+pub(crate) mod graph;
 pub(crate) mod invariants;
 pub(crate) mod list;
 pub(crate) mod queue;

@@ -88,7 +88,7 @@ fn act(to: &To, id: &str, verb: &str, said: impl Fn(&str) -> String) -> Result<u
 }
 
 /// JSON that was given as itself, as `@FILE`, or on stdin as `-`.
-fn json(flag: &str, given: &str) -> Result<Box<RawValue>, Failure> {
+pub(super) fn json(flag: &str, given: &str) -> Result<Box<RawValue>, Failure> {
     let text = match given.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).map_err(|error| unreadable(flag, given, &error))?,
         None if given == "-" => {

@@ -1,4 +1,5 @@
 use super::To;
+use super::execution;
 use super::list::progress;
 use crate::client::{Answer, Trouble, escape};
 use crate::exit::{self, Failure};
@@ -12,6 +13,10 @@ pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
     if let Some(run) = found(to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]))? {
         return show_run(to, id, &run);
     }
+    if let Some(execution) = found(to.client.get(&format!("/api/v1/executions/{}", escape(id)), &[]))? {
+        to.print(execution.raw.get(), || execution::described(&execution.value));
+        return Ok(exit::DONE);
+    }
     if let Some(verdict) = found(to.client.get(&format!("/api/v1/verdicts/{}", escape(id)), &[]))? {
         to.print(verdict.raw.get(), || verdict_fields(&verdict.value));
         return Ok(exit::DONE);
@@ -20,8 +25,8 @@ pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
         to.print(&replica.to_string(), || replica_fields(&replica));
         return Ok(exit::DONE);
     }
-    let hint = "`everbeat ls runs`, `everbeat ls replicas` and `everbeat ls verdicts` list what there is";
-    Err(Failure::server(format!("no run, replica or verdict has the id {id}"), hint))
+    let hint = "`everbeat ls runs`, and executions, replicas or verdicts in its place, list what there is";
+    Err(Failure::server(format!("no run, execution, replica or verdict has the id {id}"), hint))
 }
 
 fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, Failure> {
@@ -86,6 +91,8 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
         ("run", plain(&run["id"])),
         ("state", format!("{}{life}", state(known).content())),
         ("kind", plain(&run["kind"])),
+        ("execution", plain(&run["parent"]["execution"])),
+        ("node", plain(&run["parent"]["node"])),
         ("task", plain(&run["task"])),
         ("queue", plain(&run["queue"])),
         ("priority", plain(&run["priority"])),
@@ -103,6 +110,7 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
         ("beat due by", moment(&run["heartbeat_deadline"])),
         ("deadline", moment(&run["deadline"])),
         ("input", json("input")),
+        ("args", json("args")),
         ("checkpoint", json("checkpoint")),
         ("result", json("result")),
         ("error", message(&run["error"])),

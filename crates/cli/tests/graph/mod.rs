@@ -1,16 +1,23 @@
 //! Graphs and executions through a server's interface.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use crate::common::{Options, Server, quick, until};
+use crate::common::{Options, Server, until};
 use crate::postgres::Postgres;
 use serde_json::{Value, json};
 use std::time::Duration;
 
+/// Looks often and retries soon, but judges nobody dead within a test.
+pub(crate) fn calm() -> Options {
+    Options::default()
+        .env("EVERBEAT_REPLICA__POLL_INTERVAL", "100ms")
+        .env("EVERBEAT_RUNS__BACKOFF", "{\"initial\":\"20ms\",\"max\":\"100ms\"}")
+}
+
 /// Runs a test on SQLite and on PostgreSQL.
 pub(crate) fn each_store(test: impl Fn(Options)) {
-    test(quick());
+    test(calm());
     let postgres = Postgres::start();
-    test(quick().store(postgres.url()));
+    test(calm().store(postgres.url()));
 }
 
 /// A node that jq computes.

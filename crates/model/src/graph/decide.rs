@@ -12,15 +12,17 @@
 //! Commands that arrive together are applied one after the other, each with a revision of its own;
 //! what they start and stop is decided once, at the end.
 
-use super::execution::{Cell, Computation, Execution, Now, Status};
+use super::execution::{Cell, Computation, Execution, Now, Status, due_at};
 use super::gate::{Gate, equal};
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
+use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
 use crate::time::StoreTime;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// What happened, or is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +47,12 @@ pub enum Command {
     Unarchive,
     Retry(String),
     Abandon(String),
+}
+
+impl Command {
+    fn is_result(&self) -> bool {
+        matches!(self, Command::Computed { .. } | Command::Failed { .. })
+    }
 }
 
 /// What becomes of the execution, and what must be started and stopped with it.
@@ -89,6 +97,9 @@ pub struct Change {
     pub revision: u64,
     /// The run whose result it is.
     pub run: Option<RunId>,
+    /// It took the place of what was there, without a revision of its own: what was there is gone from the
+    /// history too.
+    pub silent: bool,
 }
 
 /// When each armed tick is due.
@@ -112,20 +123,36 @@ pub fn decide(
     now: StoreTime,
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Changes {
+    decide_with(None, graph, execution, commands, now, new_run)
+}
+
+/// Decides with a mistake, if one is planted.
+pub(super) fn decide_with(
+    hole: Option<Hole>,
+    graph: &Graph,
+    execution: Execution,
+    commands: Vec<Command>,
+    now: StoreTime,
+    new_run: &mut dyn FnMut() -> RunId,
+) -> Changes {
     let archived_before = execution.archived_at;
-    let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes: Changes::default() };
-    for command in commands {
+    let changes = Changes::default();
+    let mut work = Work { graph, now, next: execution, bumped: false, input: None, changes, hole };
+    let mut commands = commands.into_iter().peekable();
+    while let Some(command) = commands.next() {
+        let result = command.is_result();
         work.bumped = false;
         work.apply(command);
-        work.come_to_rest();
+        // Results that come together come to rest together: each by itself would cost a look at all nodes.
+        if !(result && commands.peek().is_some_and(Command::is_result)) {
+            work.come_to_rest();
+        }
         work.changes.revisions.push(work.next.revision);
     }
     // Time, or a new version of the graph, may have changed what holds.
     work.bumped = false;
     work.come_to_rest();
-    if work.next.archived_at.is_none() {
-        work.start_and_stop(new_run);
-    }
+    work.start_and_stop(new_run);
     work.arm();
     work.changes.archived = work.next.archived_at != archived_before;
     Changes { execution: work.next, ..work.changes }
@@ -141,6 +168,7 @@ pub(super) struct Work<'a> {
     /// What is set, as the input of runs; the same for all that one decision starts.
     pub(super) input: Option<Json>,
     pub(super) changes: Changes,
+    pub(super) hole: Option<Hole>,
 }
 
 impl Work<'_> {
@@ -152,6 +180,9 @@ impl Work<'_> {
                 }
             }
             Command::Unset(nodes) => nodes.iter().for_each(|node| self.clear(node)),
+            Command::Computed { node, run, .. } | Command::Failed { node, run, .. } if self.outdated(&node, run) => {
+                self.again_after_its_end(&node);
+            }
             Command::Computed { node, run, result } => self.computed(&node, run, result),
             Command::Failed { node, run, error } => self.fail(&node, run, error),
             Command::Archive => _ = self.next.archived_at.get_or_insert(self.now),
@@ -182,11 +213,11 @@ impl Work<'_> {
         if before.is_some_and(|cell| equal(&cell.value, &value)) {
             return;
         }
-        let silent_revision = before.map_or(0, |cell| cell.revision);
+        let silent_revision = before.map_or(self.next.revision, |cell| cell.revision);
         let revision = if bump { self.revision() } else { silent_revision };
         let cell = Cell { value, revision, set_at: self.now, metadata };
         self.next.nodes.entry(node.to_string()).or_default().cell = Some(cell.clone());
-        self.changed(node, Some(cell), run);
+        self.changed(node, Some(cell), run, !bump);
     }
 
     pub(super) fn clear(&mut self, node: &str) {
@@ -197,12 +228,12 @@ impl Work<'_> {
         if let Some(state) = self.next.nodes.get_mut(node) {
             state.cell = None;
         }
-        self.changed(node, None, None);
+        self.changed(node, None, None, false);
     }
 
-    fn changed(&mut self, node: &str, cell: Option<Cell>, run: Option<RunId>) {
+    fn changed(&mut self, node: &str, cell: Option<Cell>, run: Option<RunId>, silent: bool) {
         let revision = self.next.revision;
-        self.changes.changed.push(Change { node: node.to_string(), cell, revision, run });
+        self.changes.changed.push(Change { node: node.to_string(), cell, revision, run, silent });
     }
 
     /// The node's computation, to be changed.
@@ -225,6 +256,13 @@ impl Work<'_> {
     /// Stops the node's computation, if it runs, to have it computed again.
     pub(super) fn again(&mut self, node: &str) {
         self.changes.stop.extend(self.next.running(node));
+        if let Some(computation) = self.computation(node) {
+            computation.status = Status::Next;
+        }
+    }
+
+    /// Has the node computed again whose run is over.
+    fn again_after_its_end(&mut self, node: &str) {
         if let Some(computation) = self.computation(node) {
             computation.status = Status::Next;
         }
@@ -270,8 +308,31 @@ impl Work<'_> {
         if let Err(problem) = super::execution::check_due(&result) {
             return self.fail(&node.name, run, problem);
         }
+        if self.has_fired(node, &result) {
+            return self.ask_again(node);
+        }
         self.set(&node.name, result, None, true, Some(run));
         self.end(&node.name, run, Status::Done);
+    }
+
+    /// Whether a recurring tick, asked for its next time, gave one that is not after the one that was due:
+    /// as a clock that lags a little does.
+    fn has_fired(&self, node: &Node, result: &Value) -> bool {
+        let Some(cell) = self.next.cell(&node.name) else { return false };
+        let rearmed = |last: &Computation| last.computed_with.get(&node.name) == Some(&cell.revision);
+        let not_after = || due_at(result).zip(due_at(&cell.value)).is_some_and(|(next, due)| next <= due);
+        node.kind == NodeKind::TickRecurring && self.next.computation(&node.name).is_some_and(rearmed) && not_after()
+    }
+
+    /// Asks a tick for its time again after a while, longer each time.
+    fn ask_again(&mut self, node: &Node) {
+        let now = self.now;
+        if let Some(computation) = self.computation(&node.name) {
+            let pause = Duration::from_secs(1 << computation.iterations.min(LONGEST_PAUSE));
+            computation.iterations += 1;
+            computation.state = Some(Value::from(now.plus(pause).to_string()));
+            computation.status = Status::Next;
+        }
     }
 
     /// One target takes the result itself; several take it by name.
@@ -325,6 +386,9 @@ impl Work<'_> {
         Now { graph: self.graph, execution: &self.next, now: self.now }
     }
 }
+
+/// A tick that gives no new time is asked at least every 64 seconds.
+const LONGEST_PAUSE: u32 = 6;
 
 impl Gate {
     /// What a node waits for, in words; empty if its gate holds.

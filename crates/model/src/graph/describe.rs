@@ -168,6 +168,10 @@ impl<'a> Looker<'a> {
             return Ground::Current;
         }
         let Some(last) = last else { return Ground::Stale };
+        if self.is_current(node, before) && last.status != Status::Next { Ground::Current } else { Ground::Stale }
+    }
+
+    fn is_current(&self, node: &Node, before: &BTreeMap<String, u64>) -> bool {
         let wanted = node.gate.upstreams().into_iter().filter_map(|upstream| {
             let cell = self.execution.cell(upstream)?;
             let armed = self.is_tick(upstream) && due_at(&cell.value).is_none_or(|due| due > self.now);
@@ -175,15 +179,25 @@ impl<'a> Looker<'a> {
             Some((upstream, revision))
         });
         let computed_with = before.iter().filter(|(name, _)| **name != node.name);
-        let current = computed_with.map(|(name, revision)| (name.as_str(), *revision)).eq(wanted);
-        if current && last.status != Status::Next { Ground::Current } else { Ground::Stale }
+        computed_with.map(|(name, revision)| (name.as_str(), *revision)).eq(wanted)
+    }
+
+    /// Whether a tick is only armed anew, since it was due: it is as good as it was.
+    fn is_rearmed(&self, node: &Node) -> bool {
+        let (cell, last) = (self.execution.cell(&node.name), self.execution.computation(&node.name));
+        node.kind.is_tick()
+            && cell.zip(last).is_some_and(|(cell, last)| {
+                self.is_current(node, &last.computed_with) && last.computed_with.get(&node.name) == Some(&cell.revision)
+            })
     }
 
     /// What whoever depends on the node has to wait for. A node without a value holds nobody back: whoever
     /// needs it has a shut gate.
     fn causes<'n>(&self, node: &'n Node, ground: Ground, above: BTreeSet<Cause<'n>>) -> BTreeSet<Cause<'n>> {
-        let computes = node.kind.has_task() && !node.kind.is_tick();
-        if !computes || ground == Ground::Shut || self.execution.cell(&node.name).is_none() {
+        if self.is_rearmed(node) {
+            return above;
+        }
+        if !node.kind.has_task() || ground == Ground::Shut || self.execution.cell(&node.name).is_none() {
             return BTreeSet::new();
         }
         match self.execution.computation(&node.name).map(|computation| &computation.status) {
@@ -201,6 +215,11 @@ impl<'a> Looker<'a> {
         }
         if !held_back(node, ground, above) {
             return change_of(node);
+        }
+        let again = self.execution.computation(&node.name).filter(|last| last.status == Status::Next);
+        let again = again.filter(|_| node.kind.is_tick()).and_then(|last| due_at(last.state.as_ref()?));
+        if let Some(at) = again {
+            return format!("to be asked again at {at}: the time it gave is not after the one that was due");
         }
         if above.is_empty() {
             return "to be started".to_string();

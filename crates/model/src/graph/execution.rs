@@ -93,8 +93,9 @@ pub(super) struct Now<'a> {
 impl Values for Now<'_> {
     fn provided(&self, node: &str) -> Option<&Value> {
         let value = &self.execution.cell(node)?.value;
-        let tick = self.graph.node(node).is_some_and(|node| node.kind.is_tick());
-        (!tick || due_at(value).is_some_and(|due| due <= self.now)).then_some(value)
+        let Some(tick) = self.graph.node(node).filter(|node| node.kind.is_tick()) else { return Some(value) };
+        // A tick whose own gate is shut is paused.
+        (due_at(value).is_some_and(|due| due <= self.now) && tick.gate.holds(self)).then_some(value)
     }
 }
 

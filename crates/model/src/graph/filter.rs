@@ -3,9 +3,10 @@
 //! Stores answer these questions in SQL. The functions here say what the right answer is, so that every
 //! store can be tested against them.
 
+use super::gate::whole;
 use crate::error::{Invalid, nearest};
 use crate::run::check_name;
-use serde_json::{Number, Value};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -357,11 +358,6 @@ fn order(a: &Value, b: &Value) -> Option<Ordering> {
         (Value::String(a), Value::String(b)) => Some(searchable(a).cmp(&searchable(b))),
         _ => None,
     }
-}
-
-/// Of 64 bits, with or without a sign.
-fn whole(number: &Number) -> Option<i128> {
-    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
 fn texts<'a>(value: &'a Value, given: &'a Value) -> Option<(&'a str, &'a str)> {

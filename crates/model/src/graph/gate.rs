@@ -1,5 +1,5 @@
 use crate::error::Invalid;
-use serde_json::Value;
+use serde_json::{Number, Value};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
@@ -45,6 +45,22 @@ impl Gate {
 
     pub fn parse(value: &Value) -> Result<Gate, Invalid> {
         parse(value, 0)
+    }
+
+    /// Whether it is nested no deeper than one that is read may be.
+    pub(super) fn is_shallow(&self) -> bool {
+        let mut level: Vec<&Gate> = vec![self];
+        for _ in 0..=DEPTH_LIMIT {
+            level = level
+                .into_iter()
+                .flat_map(|gate| match gate {
+                    Gate::All(gates) | Gate::Any(gates) => gates.iter().collect(),
+                    Gate::Not(gate) => vec![&**gate],
+                    _ => Vec::new(),
+                })
+                .collect();
+        }
+        level.is_empty()
     }
 
     pub fn holds(&self, values: &dyn Values) -> bool {
@@ -224,11 +240,16 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
 /// Numbers and texts have an order; other pairs have none, and no comparison of them holds.
 fn compare(a: &Value, b: &Value) -> Option<Ordering> {
     match (a, b) {
-        (Value::Number(x), Value::Number(y)) => match (x.as_i64(), y.as_i64()) {
+        (Value::Number(x), Value::Number(y)) => match (whole(x), whole(y)) {
             (Some(x), Some(y)) => Some(x.cmp(&y)),
             _ => x.as_f64()?.partial_cmp(&y.as_f64()?),
         },
         (Value::String(x), Value::String(y)) => Some(x.cmp(y)),
         _ => None,
     }
+}
+
+/// Of 64 bits, with or without a sign: `f64` cannot tell neighbours apart above 2^53.
+pub(super) fn whole(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }

@@ -127,9 +127,12 @@ impl Graph {
         self.places.get(name).map(|place| &self.nodes[*place])
     }
 
-    /// How many changes of a node its history keeps.
+    /// How many changes of a node its history keeps; zero: they are not recorded at all.
     pub fn keep(&self, node: &str) -> usize {
-        self.node(node).and_then(|node| node.options.keep_latest).unwrap_or(DEFAULT_KEEP)
+        let Some(node) = self.node(node) else { return DEFAULT_KEEP };
+        // A historian is a history already: each version of it again would be one of squares.
+        let default = if node.kind == NodeKind::Historian { 0 } else { DEFAULT_KEEP };
+        node.options.keep_latest.unwrap_or(default)
     }
 
     /// What identifies the shape of a version: a hash of names and kinds, whatever their order.

@@ -1,10 +1,11 @@
 //! From a snapshot and what is asked of it to everything that one transaction writes.
 
-use super::decide::{Changes, Command, Start, decide};
+use super::decide::{Changes, Command, Start, decide_with};
 use super::execution::Execution;
 use super::kind::NodeKind;
 use super::node::Graph;
 use crate::error::{Invalid, nearest};
+use crate::hole::Hole;
 use crate::id::{ExecutionId, RunId};
 use crate::json::Json;
 use crate::policy::{Policy, PolicyPatch};
@@ -60,6 +61,8 @@ pub enum Refusal {
 pub struct Defaults {
     pub policy: Arc<Policy>,
     pub queue: String,
+    /// The mistake to plant; only the simulation sets it.
+    pub hole: Option<Hole>,
 }
 
 /// Decides, with the results of finished runs first: they came before what is asked now.
@@ -70,6 +73,7 @@ pub fn plan(
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Plan {
     let Snapshot { id, graph, execution, ended, now } = snapshot;
+    let (ended, more) = some_of(ended);
     let mut accepted: Vec<Command> = ended.into_iter().map(over).collect();
     let results = accepted.len();
     let mut archived = execution.archived_at.is_some();
@@ -84,7 +88,11 @@ pub fn plan(
             }
         }
     }
-    let changes = decide(&graph, execution, accepted, now, new_run);
+    let changes = decide_with(defaults.hole, &graph, execution, accepted, now, new_run);
+    let mut changes = changes;
+    if more {
+        changes.ticks.insert(String::new(), StoreTime(0));
+    }
     let mut revisions = changes.revisions[results..].iter().copied();
     let answers = refusals
         .into_iter()
@@ -94,6 +102,23 @@ pub fn plan(
         changes.start.iter().filter_map(|start| node_run(id, &graph, start, defaults)).collect();
     runs.extend(callbacks(id, &graph, &changes, defaults, new_run));
     Plan { answers, changes, runs }
+}
+
+/// One decision takes no more than this in; what is left is decided at once after it.
+const MOST_ENDED: usize = 10_000;
+const MOST_ENDED_BYTES: usize = 32 << 20;
+
+/// As many as one decision takes, and whether there are more.
+fn some_of(mut ended: Vec<Ended>) -> (Vec<Ended>, bool) {
+    let mut bytes = 0;
+    let taken = ended.iter().take(MOST_ENDED).take_while(|ended| {
+        bytes += ended.result.as_ref().map_or(0, |result| result.as_str().len());
+        bytes <= MOST_ENDED_BYTES
+    });
+    let count = taken.count().max(1);
+    let more = ended.len() > count;
+    ended.truncate(count);
+    (ended, more)
 }
 
 fn over(ended: Ended) -> Command {

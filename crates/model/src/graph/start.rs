@@ -4,14 +4,17 @@ use super::decide::{Start, Work};
 use super::execution::{Computation, Execution, Standing, Status, due_at};
 use super::kind::NodeKind;
 use super::node::Node;
+use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
+use crate::time::StoreTime;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 type Revisions = BTreeMap<String, u64>;
 
 impl<'a> Work<'a> {
+    /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
     /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
     pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
         loop {
@@ -29,7 +32,7 @@ impl<'a> Work<'a> {
             let wanted = self.wanted(node);
             let last = self.next.computation(&node.name);
             let runs = last.is_some_and(|last| matches!(last.status, Status::Running(_)));
-            let current = wanted.as_ref().zip(last).is_some_and(|(wanted, last)| last.is_current(wanted));
+            let current = self.is_current(node, wanted.as_ref());
             if runs && (current || self.may_finish(node, wanted.as_ref())) {
                 continue;
             }
@@ -39,22 +42,57 @@ impl<'a> Work<'a> {
                 (true, Some(_)) => self.again(&node.name),
                 (false, _) => {}
             }
-            let Some(wanted) = wanted.filter(|_| !current) else { continue };
+            let wanted = wanted.filter(|_| !current && self.next.archived_at.is_none());
+            let Some(wanted) = wanted.filter(|_| self.asked_again_at(node).is_none_or(|at| at <= self.now)) else {
+                continue;
+            };
             if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
                 self.start(node, wanted, new_run());
             }
         }
     }
 
+    /// Whether what the run was started with is no longer so. Whatever is decided at once stops such a run;
+    /// one that ended together with what it depends on would have been stopped a moment later.
+    pub(super) fn outdated(&self, name: &str, run: RunId) -> bool {
+        let Some(node) = self.graph.node(name).filter(|_| self.next.running(name) == Some(run)) else { return false };
+        let wanted = self.wanted(node);
+        !self.is_current(node, wanted.as_ref()) && !self.may_finish(node, wanted.as_ref())
+    }
+
+    /// Whether the node's last computation is, or will be, what is wanted.
+    fn is_current(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
+        let Some((wanted, last)) = wanted.zip(self.next.computation(&node.name)) else { return false };
+        if self.hole == Some(Hole::TickTwice) && last.status == Status::Done {
+            let tick = |name: &&str| self.graph.node(name).is_some_and(|node| node.kind == NodeKind::TickOnce);
+            return last.is_current(wanted) && !node.gate.upstreams().iter().any(tick);
+        }
+        last.is_current(wanted)
+    }
+
     /// Whether a running computation may go on although it is not what is wanted now: only ticks fired
     /// since it began. It is followed by another one; to stop it each time would starve it.
     fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let (Some(wanted), Some(last)) = (wanted, self.next.computation(&node.name)) else { return false };
-        let tick = |name: &String| self.graph.node(name).is_some_and(|node| node.kind.is_tick());
-        let plain = |revisions: &Revisions| -> Revisions {
+        if self.hole == Some(Hole::ResultOfOldInputs) {
+            return true;
+        }
+        self.same_but_for_ticks(wanted, &last.computed_with)
+    }
+
+    fn same_but_for_ticks(&self, a: &Revisions, b: &Revisions) -> bool {
+        let tick = |name: &str| self.graph.node(name).is_some_and(|node| node.kind.is_tick());
+        let plain = |revisions: &'_ Revisions| -> Vec<(String, u64)> {
             revisions.iter().filter(|(name, _)| !tick(name)).map(|(name, at)| (name.clone(), *at)).collect()
         };
-        plain(wanted) == plain(&last.computed_with)
+        plain(a) == plain(b)
+    }
+
+    /// When a tick that gave no new time is asked again.
+    fn asked_again_at(&self, node: &Node) -> Option<StoreTime> {
+        let last =
+            self.next.computation(&node.name).filter(|last| node.kind.is_tick() && last.status == Status::Next)?;
+        due_at(last.state.as_ref()?)
     }
 
     fn start(&mut self, node: &Node, computed_with: Revisions, run: RunId) {
@@ -62,14 +100,25 @@ impl<'a> Work<'a> {
         let looped = self
             .next
             .computation(&node.name)
-            .filter(|last| last.status == Status::Next && last.computed_with == computed_with);
+            .filter(|last| last.status == Status::Next && self.same_but_for_ticks(&last.computed_with, &computed_with));
         let (iterations, state) = looped.map_or((0, None), |last| (last.iterations, last.state.clone()));
+        let state = state.filter(|_| node.kind == NodeKind::Loop);
         let input = match &state {
             None => self.input.get_or_insert_with(|| input(&self.next, None)).clone(),
             Some(state) => input(&self.next, Some((&node.name, state))),
         };
-        let computation =
-            Computation { computed_with, iterations, state, ..Computation::of(Some(run), Status::Running(run)) };
+        let status = match input.as_str().len() {
+            0..=MOST_INPUT_BYTES => Status::Running(run),
+            size => {
+                Status::Failed(format!("its input is too large: {size} bytes of values are set, and 16 MiB may be"))
+            }
+        };
+        if let Status::Failed(error) = &status {
+            self.changes.failed.push((node.name.clone(), error.clone()));
+            let computation = Computation { computed_with, ..Computation::of(None, status) };
+            return self.begin(&node.name, computation);
+        }
+        let computation = Computation { computed_with, iterations, state, ..Computation::of(Some(run), status) };
         self.begin(&node.name, computation);
         self.changes.start.push(Start { node: node.name.clone(), run, input });
     }
@@ -117,7 +166,11 @@ impl<'a> Work<'a> {
         }
         self.graph.dependants(tick).filter(|node| node.kind.has_task()).all(|node| {
             let noted = self.next.computation(&node.name).and_then(|last| last.computed_with.get(tick));
-            noted == Some(&cell.revision) || !node.gate.holds(&self.view())
+            let failed =
+                |name: &&str| self.next.computation(name).is_some_and(|last| matches!(last.status, Status::Failed(_)));
+            // One that a failure holds back must not keep the others from the next time.
+            let held_back = || node.gate.upstreams().iter().any(failed);
+            noted == Some(&cell.revision) || !node.gate.holds(&self.view()) || held_back()
         })
     }
 
@@ -127,13 +180,21 @@ impl<'a> Work<'a> {
     fn stale(&self) -> BTreeSet<&'a str> {
         let graph = self.graph;
         let mut stale: BTreeSet<&str> = BTreeSet::new();
-        for node in graph.in_order().filter(|node| node.kind.has_task() && !node.kind.is_tick()) {
-            if self.next.cell(&node.name).is_none() {
-                continue;
-            }
+        if self.hole == Some(Hole::MixedInputs) {
+            return stale;
+        }
+        for node in graph.in_order().filter(|node| node.kind.has_task()) {
+            let Some(cell) = self.next.cell(&node.name) else { continue };
             let Some(wanted) = self.wanted(node) else { continue };
             let last = self.next.computation(&node.name);
-            let settled = last.is_some_and(|last| last.status == Status::Done && last.computed_with == wanted);
+            // A tick that is only armed anew, since it was due, is as good as it was.
+            let rearmed = |last: &Computation| {
+                node.kind.is_tick()
+                    && self.same_but_for_ticks(&last.computed_with, &wanted)
+                    && (last.status == Status::Done || last.computed_with.get(&node.name) == Some(&cell.revision))
+            };
+            let settled =
+                last.is_some_and(|last| (last.status == Status::Done && last.computed_with == wanted) || rearmed(last));
             if !settled || node.gate.upstreams().iter().any(|name| stale.contains(name)) {
                 stale.insert(&node.name);
             }
@@ -146,14 +207,17 @@ impl<'a> Work<'a> {
             return;
         }
         for node in self.graph.in_order().filter(|node| node.kind.is_tick()) {
-            if let Some(due) =
-                self.next.cell(&node.name).and_then(|cell| due_at(&cell.value)).filter(|due| *due > self.now)
-            {
-                self.changes.ticks.insert(node.name.clone(), due);
+            let due = self.next.cell(&node.name).and_then(|cell| due_at(&cell.value));
+            let times = [due, self.asked_again_at(node)];
+            if let Some(at) = times.into_iter().flatten().filter(|at| *at > self.now).min() {
+                self.changes.ticks.insert(node.name.clone(), at);
             }
         }
     }
 }
+
+/// The input of a run holds everything that is set; beyond this, the values belong elsewhere.
+const MOST_INPUT_BYTES: usize = 16 << 20;
 
 /// Everything that is set, by name; a loop sees what its last iteration handed on under its own name.
 fn input(execution: &Execution, own: Option<(&str, &Value)>) -> Json {

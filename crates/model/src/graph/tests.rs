@@ -389,6 +389,49 @@ fn a_loop_keeps_each_iteration_and_ends_at_its_cap() {
 }
 
 #[test]
+fn a_result_that_arrives_together_with_a_new_upstream_is_not_recorded() {
+    let mut machine = Machine::new(json!({"name": "g", "nodes": [
+        {"name": "x", "kind": "input"},
+        {"name": "a", "kind": "compute", "gate": ["x"], "task": "t"},
+        {"name": "b", "kind": "compute", "gate": ["a"], "task": "t"},
+    ]}));
+    machine.set(json!({"x": 1}));
+    machine.compute("a", json!(1));
+    machine.set(json!({"x": 2}));
+    let ended = ["a", "b"].map(|node| (node.to_string(), machine.execution.running(node).expect("it runs")));
+    machine.runs.clear();
+    let results = [2, 1].map(Value::from);
+    let commands =
+        ended.into_iter().zip(results).map(|((node, run), result)| Command::Computed { node, run, result }).collect();
+    machine.tell_all(commands);
+    assert_eq!((machine.value("a"), machine.value("b")), (Some(json!(2)), None), "b was computed from the old a");
+    assert_eq!(machine.running(), ["b"]);
+    machine.compute("b", json!(2));
+    assert_eq!(machine.value("b"), Some(json!(2)));
+}
+
+#[test]
+fn an_archived_execution_records_no_result_of_inputs_that_changed() {
+    let mut machine = Machine::new(json!({"name": "g", "nodes": [
+        {"name": "x", "kind": "input"},
+        {"name": "done", "kind": "input"},
+        {"name": "a", "kind": "compute", "gate": ["x"], "task": "t"},
+        {"name": "b", "kind": "compute", "gate": ["a"], "task": "t"},
+        {"name": "bye", "kind": "archive", "gate": {"is_true": "done"}},
+    ]}));
+    machine.set(json!({"x": 1}));
+    machine.compute("a", json!(1));
+    machine.set(json!({"x": 2}));
+    assert_eq!(machine.running(), ["b", "a"]);
+    let changes = machine.set(json!({"x": 3, "done": true}));
+    assert_eq!((changes.stop.len(), machine.running()), (1, vec!["b"]), "what runs on the old x is stopped");
+    machine.compute("b", json!(1));
+    machine.set(json!({"done": false}));
+    machine.tell(Command::Unarchive);
+    assert_eq!(machine.running(), ["a"], "and computed when the execution is back");
+}
+
+#[test]
 fn an_archive_node_archives_and_nothing_starts_after_it() {
     let mut machine = Machine::new(json!({"name": "a", "nodes": [
         {"name": "done", "kind": "input"}, {"name": "x", "kind": "input"},
@@ -491,4 +534,115 @@ fn a_definition_survives_being_written_and_read() {
         let graph = Graph::parse(&definition).unwrap();
         assert_eq!(Graph::parse(&graph.to_value()).unwrap(), graph);
     }
+}
+
+#[test]
+fn a_recurring_tick_that_gives_the_same_time_again_is_asked_again_later() {
+    let mut machine = Machine::new(json!({"name": "t", "nodes": [
+        {"name": "tick", "kind": "tick_recurring", "task": "t"},
+        {"name": "after", "kind": "compute", "gate": ["tick"], "task": "t"},
+    ]}));
+    let second = 1_000_000;
+    let due = machine.now.0 / second + 10;
+    machine.compute("tick", json!(due));
+    machine.now = StoreTime(due * second);
+    machine.look();
+    assert_eq!(machine.running(), ["after", "tick"]);
+    machine.compute("after", json!(1));
+    // Its clock lags: it gives the time that was due just now.
+    let changes = machine.compute("tick", json!(due));
+    assert!(machine.running().is_empty(), "it does not spin");
+    assert_eq!(changes.ticks["tick"], StoreTime((due + 1) * second), "it is asked again in a second");
+    machine.now = StoreTime((due + 1) * second);
+    machine.look();
+    assert_eq!(machine.running(), ["tick"], "nothing fires for the same time again");
+    machine.compute("tick", json!(due));
+    machine.now = StoreTime((due + 3) * second);
+    machine.look();
+    machine.compute("tick", json!(due + 60));
+    assert!(machine.running().is_empty());
+    machine.now = StoreTime((due + 60) * second);
+    machine.look();
+    assert!(machine.running().contains(&"after"), "it goes on");
+}
+
+#[test]
+fn a_tick_that_is_computed_anew_does_not_fire_at_its_old_time_and_one_with_a_shut_gate_not_at_all() {
+    let mut machine = Machine::new(json!({"name": "t", "nodes": [
+        {"name": "at", "kind": "input"}, {"name": "on", "kind": "input"},
+        {"name": "tick", "kind": "tick_once", "gate": {"and": ["at", {"is_true": "on"}]}, "task": "t"},
+        {"name": "after", "kind": "compute", "gate": ["tick"], "task": "t"},
+    ]}));
+    let second = 1_000_000;
+    let due = machine.now.0 / second + 10;
+    machine.set(json!({"at": 1, "on": true}));
+    machine.compute("tick", json!(due));
+    machine.set(json!({"at": 2}));
+    machine.now = StoreTime(due * second);
+    machine.look();
+    assert_eq!(machine.running(), ["tick"], "what is about to be replaced does not fire");
+    machine.compute("tick", json!(due + 10));
+    assert!(machine.running().is_empty());
+    machine.set(json!({"on": false}));
+    machine.now = StoreTime((due + 20) * second);
+    machine.look();
+    assert!(machine.running().is_empty(), "its gate is shut");
+    machine.set(json!({"on": true}));
+    machine.compute("tick", json!(due + 15));
+    assert_eq!(machine.running(), ["after"]);
+}
+
+#[test]
+fn a_failed_node_does_not_keep_a_recurring_tick_from_its_other_dependants() {
+    let mut machine = Machine::new(json!({"name": "t", "nodes": [
+        {"name": "x", "kind": "input"},
+        {"name": "broken", "kind": "compute", "gate": ["x"], "task": "t"},
+        {"name": "tick", "kind": "tick_recurring", "task": "t"},
+        {"name": "held", "kind": "compute", "gate": ["tick", "broken"], "task": "t"},
+        {"name": "free", "kind": "compute", "gate": ["tick"], "task": "t"},
+    ]}));
+    machine.set(json!({"x": 1}));
+    machine.compute("broken", json!(1));
+    machine.set(json!({"x": 2}));
+    machine.fail("broken");
+    let second = 1_000_000;
+    for round in 1..4 {
+        let due = machine.now.0 / second + 10;
+        machine.compute("tick", json!(due));
+        machine.now = StoreTime(due * second);
+        machine.look();
+        assert!(machine.running().contains(&"free"), "round {round}");
+        machine.compute("free", json!(round));
+    }
+}
+
+#[test]
+fn two_mutations_that_set_each_other_off_are_refused() {
+    let mutate = |name: &str, gate: &str, target: &str| {
+        json!({"name": name, "kind": "mutate", "gate": [gate], "mutates": target, "task": "t",
+               "options": {"update_revision_on_change": true}})
+    };
+    let graph = json!({"name": "g", "nodes": [
+        {"name": "x", "kind": "input"}, {"name": "y", "kind": "input"}, mutate("a", "y", "x"), mutate("b", "x", "y"),
+    ]});
+    let error = Graph::parse(&graph).expect_err("refused");
+    assert!(error.problem.contains("upstream"), "{error}");
+}
+
+#[test]
+fn ten_thousand_results_of_ten_thousand_nodes_are_decided_together() {
+    let count = 10_000;
+    let mut nodes = vec![json!({"name": "x", "kind": "input"})];
+    nodes.extend((1..count).map(|n| json!({"name": format!("n{n}"), "kind": "compute", "gate": ["x"], "task": "t"})));
+    let mut machine = Machine::new(json!({"name": "wide", "nodes": nodes}));
+    machine.set(json!({"x": 1}));
+    let ended: Vec<Command> = machine
+        .runs
+        .values()
+        .map(|start| Command::Computed { node: start.node.clone(), run: start.run, result: json!(1) })
+        .collect();
+    assert_eq!(ended.len(), count - 1);
+    machine.runs.clear();
+    let changes = machine.tell_all(ended);
+    assert_eq!(changes.changed.len(), count - 1);
 }

@@ -39,6 +39,12 @@ fn shape(node: &Node) -> Result<(), Invalid> {
         (Some(task), true) => check_name("task", task)?,
         (None, false) => {}
     }
+    if let Some(task) = &node.options.on_save {
+        check_name("options.on_save", task)?;
+    }
+    if !node.gate.is_shallow() {
+        return Err(Invalid::new("gate", "…", "is nested too deeply", "nest at most 50 levels"));
+    }
     let gated = node.gate != Gate::open();
     match node.kind {
         NodeKind::Input if gated => return surplus("gate", node.gate.describe()),
@@ -92,7 +98,7 @@ fn references(graph: &Graph, node: &Node) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether `name` is above `node`, however far.
+/// Whether `name` is above `node`, however far: what a mutation that bumps revisions writes is below it.
 fn upstream_of(graph: &Graph, node: &Node, name: &str) -> bool {
     let mut above: Vec<&str> = node.gate.upstreams().into_iter().collect();
     let mut seen = BTreeSet::new();
@@ -102,6 +108,10 @@ fn upstream_of(graph: &Graph, node: &Node, name: &str) -> bool {
         }
         if seen.insert(next) {
             above.extend(graph.node(next).into_iter().flat_map(|node| node.gate.upstreams()));
+            let writes = |node: &&Node| {
+                node.options.update_revision_on_change && node.mutates.iter().any(|target| target == next)
+            };
+            above.extend(graph.nodes().iter().filter(writes).flat_map(|node| node.gate.upstreams()));
         }
     }
     false

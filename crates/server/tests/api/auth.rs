@@ -3,7 +3,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
 use everbeat_server::{Config, Scope, Token};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 
 fn guarded() -> Config {
@@ -20,11 +20,19 @@ fn guarded() -> Config {
 async fn ask(server: &Server, method: &str, path: &str, authorization: Option<&str>) -> Answer {
     let mut headers = vec![("host", "everbeat.example")];
     headers.extend(authorization.map(|value| ("authorization", value)));
-    let body = if method == "POST" && path.starts_with("/api/v1/runs") {
-        headers.push(("content-type", "application/json"));
-        Body::from(json!({"task": "noop"}).to_string())
-    } else {
+    let body = match path {
+        _ if method == "GET" => Value::Null,
+        "/api/v1/runs" => json!({"task": "noop"}),
+        "/api/v1/graphs" => json!({"name": "g", "nodes": [{"name": "a", "kind": "input"}]}),
+        "/api/v1/executions" => json!({"graph": "g"}),
+        path if path.ends_with("/values") => json!({"values": {"a": 1}}),
+        _ => Value::Null,
+    };
+    let body = if body.is_null() {
         Body::empty()
+    } else {
+        headers.push(("content-type", "application/json"));
+        Body::from(body.to_string())
     };
     server.send(request(method, path, &headers, body)).await
 }
@@ -51,6 +59,11 @@ async fn without_a_valid_token_only_probes_answer_and_nothing_is_written() {
             ("GET", "/no/such/path"),
             ("DELETE", "/api/v1/runs"),
             ("POST", "/api/v1/runs"),
+            ("POST", "/api/v1/graphs"),
+            ("GET", "/api/v1/graphs/g/mermaid"),
+            ("POST", "/api/v1/executions"),
+            ("GET", "/api/v1/executions"),
+            ("PUT", "/api/v1/executions/0/values"),
             ("POST", "/api/v1/queues/default/pause"),
         ] {
             let answer = ask(&server, method, path, authorization).await;
@@ -70,6 +83,12 @@ async fn each_scope_opens_its_own_part() {
     let replica = server.engine.replica_id().expect("joined");
     let drain = format!("/api/v1/replicas/{replica}/drain");
     let (reader, submitter, admin, beat) = (1, 2, 4, 8);
+    let execution = {
+        ask(&server, "POST", "/api/v1/graphs", Some("Bearer a-secret")).await;
+        ask(&server, "POST", "/api/v1/executions", Some("Bearer a-secret")).await.header("location").to_string()
+    };
+    let (values, value) = (format!("{execution}/values"), format!("{execution}/values/a"));
+    let (archive, unarchive) = (format!("{execution}/archive"), format!("{execution}/unarchive"));
     for (method, path, open_to) in [
         ("GET", "/", reader | admin),
         ("GET", "/metrics", reader | admin),
@@ -77,6 +96,17 @@ async fn each_scope_opens_its_own_part() {
         ("GET", "/api/v1/runs", reader | admin),
         ("GET", "/api/v1/queues", reader | admin),
         ("POST", "/api/v1/runs", submitter | admin),
+        ("POST", "/api/v1/graphs", submitter | admin),
+        ("GET", "/api/v1/graphs/g", reader | admin),
+        ("GET", "/api/v1/graphs/g/analytics", reader | admin),
+        ("POST", "/api/v1/executions", submitter | admin),
+        ("GET", "/api/v1/executions/count", reader | admin),
+        ("GET", execution.as_str(), reader | admin),
+        ("PUT", values.as_str(), submitter | admin),
+        ("GET", value.as_str(), reader | admin),
+        ("DELETE", value.as_str(), submitter | admin),
+        ("POST", archive.as_str(), submitter | admin),
+        ("POST", unarchive.as_str(), submitter | admin),
         ("GET", "/api/admin/invariants", admin),
         ("POST", "/api/v1/queues/default/pause", admin),
         ("POST", "/api/v1/queues/default/resume", admin),

@@ -11,7 +11,7 @@ use everbeat_server::{Config, Scope, Token, router};
 use everbeat_store::{Memory, Store};
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -173,6 +173,27 @@ impl Server {
     pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: impl ToString) -> Answer {
         let headers = [&[("content-type", "application/json")], headers].concat();
         self.send(request("POST", path, &headers, body.to_string())).await
+    }
+
+    pub(crate) async fn put_json(&self, path: &str, body: impl ToString) -> Answer {
+        self.send(request("PUT", path, &[("content-type", "application/json")], body.to_string())).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(request("DELETE", path, &[], Body::empty())).await
+    }
+
+    /// Applies a graph of these nodes.
+    pub(crate) async fn apply(&self, name: &str, nodes: Value) {
+        let answer = self.post_json("/api/v1/graphs", json!({"name": name, "nodes": nodes})).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+
+    /// Starts an execution and answers the address of what belongs to it.
+    pub(crate) async fn execute(&self, graph: &str, values: Value) -> String {
+        let answer = self.post_json("/api/v1/executions", json!({"graph": graph, "values": values})).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.header("location").to_string()
     }
 
     /// Submits a run and answers its id.

@@ -3,9 +3,12 @@
 mod auth;
 mod common;
 mod events;
+mod executions;
+mod graphs;
 mod openapi;
 mod operate;
 mod problems;
 mod runs;
 mod serving;
 mod submit;
+mod values;

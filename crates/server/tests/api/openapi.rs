@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 24] = [
+const CONTRACT: [(&str, &str); 43] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -22,6 +22,25 @@ const CONTRACT: [(&str, &str); 24] = [
     ("get", "/api/v1/runs/{id}/logs"),
     ("post", "/api/v1/runs/{id}/cancel"),
     ("post", "/api/v1/runs/{id}/retry"),
+    ("post", "/api/v1/graphs"),
+    ("get", "/api/v1/graphs"),
+    ("get", "/api/v1/graphs/{name}"),
+    ("get", "/api/v1/graphs/{name}/mermaid"),
+    ("get", "/api/v1/graphs/{name}/analytics"),
+    ("post", "/api/v1/executions"),
+    ("get", "/api/v1/executions"),
+    ("get", "/api/v1/executions/count"),
+    ("get", "/api/v1/executions/{id}"),
+    ("get", "/api/v1/executions/{id}/mermaid"),
+    ("get", "/api/v1/executions/{id}/summary"),
+    ("get", "/api/v1/executions/{id}/history"),
+    ("put", "/api/v1/executions/{id}/values"),
+    ("get", "/api/v1/executions/{id}/values/{node}"),
+    ("delete", "/api/v1/executions/{id}/values/{node}"),
+    ("post", "/api/v1/executions/{id}/archive"),
+    ("post", "/api/v1/executions/{id}/unarchive"),
+    ("post", "/api/v1/executions/{id}/nodes/{node}/retry"),
+    ("post", "/api/v1/executions/{id}/nodes/{node}/abandon"),
     ("get", "/api/v1/queues"),
     ("post", "/api/v1/queues/{name}/pause"),
     ("post", "/api/v1/queues/{name}/resume"),
@@ -71,7 +90,10 @@ async fn every_documented_path_exists_and_knows_its_methods() {
         if path == "/api/v1/events" {
             continue;
         }
-        let concrete = path.replace("{id}", "00000000-0000-0000-0000-000000000007").replace("{name}", "default");
+        let concrete = path
+            .replace("{id}", "00000000-0000-0000-0000-000000000007")
+            .replace("{name}", "default")
+            .replace("{node}", "a");
         let answer = server.send(request(&method.to_uppercase(), &concrete, &[], Body::empty())).await;
         assert_ne!(answer.status, 405, "{method} {path}");
         if answer.status == 404 {
@@ -114,10 +136,39 @@ async fn a_run_is_described_with_every_key_required() {
     let run = &document["components"]["schemas"]["Run"];
     let required = run["required"].as_array().expect("required").len();
     assert_eq!(required, run["properties"].as_object().expect("properties").len());
-    assert_eq!(required, 26);
+    assert_eq!(required, 28);
     assert_eq!(document["components"]["schemas"]["NewRun"]["additionalProperties"], false);
     let states = &document["components"]["schemas"]["RunStateName"]["enum"];
     assert_eq!(*states, json!(["scheduled", "ready", "running", "succeeded", "failed", "cancelled"]));
+}
+
+#[tokio::test]
+async fn executions_and_what_belongs_to_them_are_described_with_every_key_required() {
+    let document = document(Config::default()).await;
+    for (name, keys) in [("Execution", 9), ("Node", 8), ("Content", 4), ("Change", 8), ("Reach", 6), ("Analytics", 4)] {
+        let schema = &document["components"]["schemas"][name];
+        let required = schema["required"].as_array().unwrap_or_else(|| panic!("{name}: {schema}")).len();
+        assert_eq!(required, schema["properties"].as_object().expect("properties").len(), "{name}");
+        assert_eq!(required, keys, "{name}");
+    }
+    for (name, needed) in [
+        ("NewGraph", json!(["name", "nodes"])),
+        ("NewNode", json!(["name", "kind"])),
+        ("NewExecution", json!(["graph"])),
+        ("NewValues", json!(["values"])),
+    ] {
+        let schema = &document["components"]["schemas"][name];
+        assert_eq!((&schema["required"], &schema["additionalProperties"]), (&needed, &json!(false)), "{name}");
+    }
+    let operation = &document["paths"]["/api/v1/executions"]["get"];
+    let parameters = operation["parameters"].as_array().expect("parameters");
+    let condition = parameters.iter().find(|parameter| parameter["name"] == "where").expect("where");
+    assert_eq!(condition["schema"]["type"], "array", "{condition}");
+    assert_eq!(condition["required"], false);
+    let value = &document["paths"]["/api/v1/executions/{id}/values/{node}"]["get"];
+    for status in ["200", "400", "404", "408", "409"] {
+        assert!(value["responses"].get(status).is_some(), "{status}");
+    }
 }
 
 #[tokio::test]

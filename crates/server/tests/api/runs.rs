@@ -5,7 +5,7 @@ use everbeat_server::Config;
 use serde_json::json;
 use uuid::Uuid;
 
-const RUN_KEYS: [&str; 26] = [
+const RUN_KEYS: [&str; 28] = [
     "id",
     "kind",
     "task",
@@ -15,6 +15,8 @@ const RUN_KEYS: [&str; 26] = [
     "attempt",
     "max_attempts",
     "input",
+    "args",
+    "parent",
     "result",
     "error",
     "progress",

@@ -10,7 +10,8 @@ const LOOKS: usize = 20;
 const CANCEL: &str = concat!(
     "with ",
     now!(),
-    ", lane as materialized (select id, queue, task, -priority as rank, unique_key from run where id = $1), \
+    ", lane as materialized (select id, queue, task, -priority as rank, unique_key, execution_id \
+       from run where id = $1), \
      asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
        where l.run_id = $1 returning 1), \
      unready as (delete from ready r where r.queue = (select queue from lane) \
@@ -22,6 +23,8 @@ const CANCEL: &str = concat!(
        select $1, 'cancelled', t.now, w.attempt, w.tries, w.losses from waited w, t returning 1), \
      freed as (delete from unique_key k where k.key = (select unique_key from lane) and k.run_id = $1 \
        and exists (select 1 from waited)), \
+     noted as (insert into agenda (execution_id, due_at) \
+       select l.execution_id, 0 from lane l, waited where l.execution_id is not null), \
      logged as (",
     append_event!(),
     "t.now, $2 from waited, t) \

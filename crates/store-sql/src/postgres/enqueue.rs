@@ -44,7 +44,7 @@ const ENQUEUE: &str = concat!(
 );
 
 /// Inside a transaction: what is there already stays as it is.
-const INSERT: &str = concat!(
+pub(super) const INSERT: &str = concat!(
     given!(),
     ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
          args, execution_id, node) \
@@ -67,14 +67,14 @@ const TAKE_KEYS: &str = "\
 const KEY_HOLDERS: &str = "select key, run_id from unique_key where key = any($1::text[])";
 
 /// Waits for another request with the same key to end.
-const TAKE_IDEMPOTENCY: &str = concat!(
+pub(super) const TAKE_IDEMPOTENCY: &str = concat!(
     "with ",
     now!(),
     " insert into idempotency (key, fingerprint, run_ids, created_at) select $1, $2, '{}', now from t \
       on conflict (key) do nothing returning 1"
 );
 
-const APPEND: &str = concat!("with ", now!(), " ", append_event!(), "t.now, $1 from t");
+pub(super) const APPEND: &str = concat!("with ", now!(), " ", append_event!(), "t.now, $1 from t");
 
 pub(super) async fn enqueue(store: &Postgres, request: &Enqueue) -> Result<Vec<Enqueued>> {
     let plain = request.idempotency.is_none() && request.runs.iter().all(|run| run.spec.unique_key.is_none());
@@ -108,7 +108,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
         if taken.is_empty() {
             let seen = seen(&transaction, idempotency).await?;
             transaction.rollback().await?;
-            return Ok(seen);
+            return Ok(seen.map(|ids| ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()));
         }
     }
     let holders = take_keys(&transaction, &request.runs).await?;
@@ -143,7 +143,8 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     Ok(Ok(answers))
 }
 
-async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Enqueued>>> {
+/// What an earlier request with this key made.
+pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Uuid>>> {
     let sql = "select fingerprint, run_ids from idempotency where key = $1";
     let rows = transaction.query(sql, &[&idempotency.key]).await?;
     // Forgotten between the two statements: then it is ours after all.
@@ -151,7 +152,7 @@ async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outco
     if row.get::<_, &str>(0) != idempotency.fingerprint {
         return Ok(Err(Error::KeyReused { key: idempotency.key.clone() }));
     }
-    Ok(Ok(row.get::<_, Vec<Uuid>>(1).into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()))
+    Ok(Ok(row.get(1)))
 }
 
 /// Who holds each key of the request from now on. Of several runs with one key the first takes it.
@@ -187,13 +188,13 @@ fn stood_for(run: &NewRun, holders: &BTreeMap<&str, Uuid>) -> bool {
     run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())).is_some_and(|holder| *holder != run.id.0)
 }
 
-fn size(run: &NewRun) -> usize {
+pub(super) fn size(run: &NewRun) -> usize {
     run.spec.input.as_str().len()
 }
 
 /// Runs as one array per column.
 #[derive(Default)]
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     id: Vec<Uuid>,
     kind: Vec<&'static str>,
     task: Vec<&'a str>,
@@ -209,7 +210,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(runs: impl Iterator<Item = &'a NewRun>) -> Columns<'a> {
+    pub(super) fn of(runs: impl Iterator<Item = &'a NewRun>) -> Columns<'a> {
         let mut columns = Columns::default();
         // Runs enqueued together mostly share one policy; writing it out once is enough.
         let mut written: Option<(&Arc<Policy>, String)> = None;
@@ -236,7 +237,7 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
         [
             &self.id,
             &self.kind,

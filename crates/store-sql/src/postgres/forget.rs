@@ -4,11 +4,13 @@ use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
 use everbeat_store::Result;
 use std::time::Duration;
 
-/// What `done` gives up is forgotten elsewhere too; a run that is being reopened is not given up.
+/// What `done` gives up is forgotten elsewhere too; a run that is being reopened is not given up, nor one
+/// whose end its execution has not taken note of yet.
 const FORGET: &str = concat!(
     "with ",
     now!(),
     ", old as materialized (select d.run_id from done d where d.finished_at < (select now from t) - $1 \
+         and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running' offset 0) \
        order by d.run_id limit $2), \
      gone as (delete from done d where d.run_id = any(array(select run_id from old)) returning d.run_id), \
      runs as (delete from run r where r.id = any(array(select run_id from gone))), \

@@ -39,6 +39,7 @@ pub(super) enum Role {
     Settle,
     Command,
     Exclusive,
+    Advance,
     Read,
     Slow,
     Hint,
@@ -48,7 +49,7 @@ impl Role {
     /// Roles whose statements are few, known, and always go by key. Their plans are made once, without
     /// statistics: on tables that are empty at one moment and full at the next, statistics mislead.
     fn goes_by_key(self) -> bool {
-        matches!(self, Role::Renew | Role::Claim | Role::Settle | Role::Command | Role::Exclusive)
+        !matches!(self, Role::Read | Role::Slow | Role::Hint)
     }
 }
 
@@ -154,7 +155,12 @@ impl Session {
         Ok(self.client.query(&statement, params).await?)
     }
 
-    async fn prepare(&self, sql: &str) -> Outcome<Statement> {
+    /// For statements of many shapes: what is prepared for this one is forgotten.
+    async fn query_once(&self, sql: &str, params: Params<'_>) -> Outcome<Vec<Row>> {
+        Ok(self.client.query(sql, params).await?)
+    }
+
+    pub(super) async fn prepare(&self, sql: &str) -> Outcome<Statement> {
         if let Some(statement) = self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql) {
             return Ok(statement.clone());
         }
@@ -171,6 +177,13 @@ impl Session {
     }
 }
 
+/// Whether a statement stays prepared.
+#[derive(Clone, Copy)]
+enum Keep {
+    Prepared,
+    Nothing,
+}
+
 pub(super) struct Link {
     role: Role,
     target: Arc<Target>,
@@ -184,8 +197,17 @@ impl Link {
 
     /// Runs one statement, which is a transaction by itself.
     pub(super) async fn query(&self, sql: &str, params: Params<'_>) -> Outcome<Vec<Row>> {
+        self.bounded(sql, params, Keep::Prepared).await
+    }
+
+    /// For a statement that is put together for one request.
+    pub(super) async fn query_once(&self, sql: &str, params: Params<'_>) -> Outcome<Vec<Row>> {
+        self.bounded(sql, params, Keep::Nothing).await
+    }
+
+    async fn bounded(&self, sql: &str, params: Params<'_>, keep: Keep) -> Outcome<Vec<Row>> {
         let mut used = None;
-        let answer = within(self.target.call_timeout(self.role), self.attempt(sql, params, &mut used)).await;
+        let answer = within(self.target.call_timeout(self.role), self.attempt(sql, params, keep, &mut used)).await;
         let answer = answer.and_then(|answer| answer);
         if let Err(fault) = &answer
             && fault.spoils_connection()
@@ -196,12 +218,22 @@ impl Link {
         answer
     }
 
-    async fn attempt(&self, sql: &str, params: Params<'_>, used: &mut Option<Arc<Session>>) -> Outcome<Vec<Row>> {
+    async fn attempt(
+        &self,
+        sql: &str,
+        params: Params<'_>,
+        keep: Keep,
+        used: &mut Option<Arc<Session>>,
+    ) -> Outcome<Vec<Row>> {
         let mut tries = 0;
         loop {
             tries += 1;
             let session = used.insert(self.session().await?);
-            match session.query(sql, params).await {
+            let answer = match keep {
+                Keep::Prepared => session.query(sql, params).await,
+                Keep::Nothing => session.query_once(sql, params).await,
+            };
+            match answer {
                 Err(Fault::Again(_)) if tries < TRIES => {}
                 answer => return answer,
             }

@@ -1,16 +1,21 @@
 //! The store in PostgreSQL, for many servers at once.
 //!
-//! There is no pool: each role has its own connection (reads have a few), on which statements are
+//! There is no pool: each role has its own connection (reads and executions have a few), on which statements are
 //! pipelined. So a flood of one sort never holds up another; above all, nothing holds up renewal.
 
+mod advance;
 mod audit;
 mod cancel;
+mod carry_out;
 mod chunk;
 mod claim;
 mod enqueue;
 mod events;
+mod executions;
 mod fault;
+mod filter;
 mod forget;
+mod graphs;
 mod leases;
 mod link;
 mod migrate;
@@ -22,7 +27,10 @@ mod replicas;
 mod runs;
 mod settle;
 mod sign;
+mod snapshot;
 mod sql;
+mod start;
+mod stop;
 mod tasks;
 mod tidy;
 mod tls;
@@ -32,6 +40,7 @@ mod wakes;
 
 pub use options::PostgresOptions;
 
+use crate::cells::Definitions;
 use everbeat_store::Result;
 use link::{Link, Role, Target};
 use std::sync::Arc;
@@ -39,6 +48,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidy::Tidy;
 use transaction::Exclusive;
 use wakes::Hints;
+
+/// Transactions over executions that one server has open at once.
+const ADVANCE_CONNECTIONS: usize = 3;
 
 pub struct Postgres {
     /// Renewals, joins and verdicts on replicas; nothing else may delay them.
@@ -49,6 +61,9 @@ pub struct Postgres {
     command: Link,
     /// Those that are several, one transaction at a time.
     exclusive: Exclusive,
+    /// Executions: commands, looks and starts do not wait for each other.
+    advance: Exclusive,
+    definitions: Definitions,
     reads: Vec<Link>,
     next_read: AtomicUsize,
     /// What may look through whole tables.
@@ -69,7 +84,9 @@ impl Postgres {
             claim: link(Role::Claim),
             settle: link(Role::Settle),
             command: link(Role::Command),
-            exclusive: Exclusive::new(target.clone()),
+            exclusive: Exclusive::new(Role::Exclusive, 1, target.clone()),
+            advance: Exclusive::new(Role::Advance, ADVANCE_CONNECTIONS, target.clone()),
+            definitions: Definitions::default(),
             reads: (0..options.read_connections.max(1)).map(|_| link(Role::Read)).collect(),
             next_read: AtomicUsize::new(0),
             slow: link(Role::Slow),

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    /// Connections for reads (`store.pool_size`). Six more have other roles.
+    /// Connections for reads (`store.pool_size`). Ten more have other roles.
     pub read_connections: usize,
     /// The server ends a statement that takes longer; every call ends a second later at most.
     pub statement_timeout: Duration,

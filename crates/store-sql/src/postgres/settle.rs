@@ -11,33 +11,59 @@ use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Json, Next, ReplicaId, Settled, Settlement, StoreTime, Verdict, VerdictId};
 use everbeat_store::Result;
 use std::collections::BTreeSet;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
+
+/// Every execution whose run has finished is looked at soon. One note of each is enough.
+macro_rules! noted {
+    ($parent:literal, $finished:literal) => {
+        concat!(
+            "noted as (insert into agenda (execution_id, due_at) select distinct p.execution_id, 0 \
+               from unnest($2::uuid[], ",
+            $parent,
+            "::uuid[]) as p(run_id, execution_id) join ended e on e.run_id = p.run_id \
+               where p.execution_id is not null and ",
+            $finished,
+            "), "
+        )
+    };
+}
 
 /// For batches that only finish runs, without verdicts and unique keys, each lease shown once: nearly
 /// all. The leases are reached by their keys, whatever the planner believes about the table; `or false`
 /// keeps the pairs a hash table that each of them is looked up in.
-const FINISH: &str = concat!(
-    "with ",
-    now!(),
-    ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
-         $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[]) \
-       as g(place, run_id, token, state, outcome, tries, losses, result, error, beat)), \
-     gone as (delete from lease l where l.run_id = any($2::uuid[]) \
-         and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) returning l.*), \
-     ended as materialized (\
-       select g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
-         l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
-       from gone l join given g on g.run_id = l.run_id and g.token = l.token), \
-     finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
-         replica_id, worker_id, token, started_at, last_heartbeat_at) \
-       select e.run_id, e.state, t.now, e.attempt, e.tries, e.losses, e.result, e.error, e.outcome, e.replica_id, \
-         e.worker_id, e.token, e.granted_at, e.beat from ended e, t), \
-     logged as (",
-    append_event!(),
-    "t.now, string_agg('run.' || e.state || ' ' || e.run_id || ' ' || e.attempt, e'\\n' order by e.place) \
-       from ended e, t group by t.now) \
-     select place, true from ended"
-);
+macro_rules! finish {
+    ($noted:expr) => {
+        concat!(
+            "with ",
+            now!(),
+            ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
+                 $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[]) \
+               as g(place, run_id, token, state, outcome, tries, losses, result, error, beat)), \
+             gone as (delete from lease l where l.run_id = any($2::uuid[]) \
+                 and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) returning l.*), \
+             ended as materialized (\
+               select g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
+                 l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
+               from gone l join given g on g.run_id = l.run_id and g.token = l.token), \
+             finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
+                 replica_id, worker_id, token, started_at, last_heartbeat_at) \
+               select e.run_id, e.state, t.now, e.attempt, e.tries, e.losses, e.result, e.error, e.outcome, e.replica_id, \
+                 e.worker_id, e.token, e.granted_at, e.beat from ended e, t), ",
+                    $noted,
+                    "logged as (",
+            append_event!(),
+            "t.now, string_agg('run.' || e.state || ' ' || e.run_id || ' ' || e.attempt, e'\\n' order by e.place) \
+               from ended e, t group by t.now) \
+             select place, true from ended"
+        )
+    };
+}
+
+const FINISH: &str = finish!("");
+
+/// For the same, if there are runs of executions among them.
+const FINISH_NODES: &str = finish!(noted!("$11", "true"));
 
 /// For everything. A run that goes back to its lane takes the lane from its own row, which never
 /// changes; one that somebody asked to cancel does not go back. Of several endings of one lease the
@@ -81,8 +107,9 @@ const SETTLE: &str = concat!(
          run_id, attempt, followed_by) \
        select e.verdict_id, t.now, e.subject_kind, e.subject_id, e.judgement, e.reason, e.evidence, e.judged_by, \
          e.judged_run, e.judged_attempt, e.followed_by from ended e, t where e.verdict_id is not null \
-       on conflict (id) do nothing), \
-     logged as (",
+       on conflict (id) do nothing), ",
+    noted!("$24", "e.next = 'finish'"),
+    "logged as (",
     append_event!(),
     "t.now, string_agg(case e.next when 'finish' then 'run.' || e.state else 'attempt.' || e.outcome end \
          || ' ' || e.run_id || ' ' || e.attempt, e'\\n' order by e.place) \
@@ -151,23 +178,24 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
         !settlement.unless_cancelled() && settlement.verdict.is_none() && settlement.spec.unique_key.is_none()
     });
     let lean = plain && run_id.windows(2).all(|pair| pair[0] != pair[1]);
+    let parent: Vec<Option<Uuid>> =
+        batch.iter().map(|(_, settlement)| settlement.spec.parent.as_ref().map(|parent| parent.execution.0)).collect();
     let rows = if lean {
-        link.query(
-            FINISH,
-            &[
-                &place,
-                &run_id,
-                &token,
-                &endings.state,
-                &endings.outcome,
-                &endings.tries,
-                &endings.losses,
-                &endings.result,
-                &endings.error,
-                &endings.beat,
-            ],
-        )
-        .await?
+        let nodes = parent.iter().any(Option::is_some);
+        let params: [&(dyn ToSql + Sync); 11] = [
+            &place,
+            &run_id,
+            &token,
+            &endings.state,
+            &endings.outcome,
+            &endings.tries,
+            &endings.losses,
+            &endings.result,
+            &endings.error,
+            &endings.beat,
+            &parent,
+        ];
+        if nodes { link.query(FINISH_NODES, &params).await? } else { link.query(FINISH, &params[..10]).await? }
     } else {
         let routes = Routes::of(batch);
         let none = no_verdict();
@@ -200,6 +228,7 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
                 &verdicts.run_id,
                 &verdicts.attempt,
                 &verdicts.followed_by,
+                &parent,
             ],
         )
         .await?

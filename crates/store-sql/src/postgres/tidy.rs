@@ -1,6 +1,6 @@
-//! Vacuum for the two tables that every run passes through. A claim reads its lane from the front, where
-//! the claimed ones were: what they leave behind is in every claim's way until a vacuum has been there,
-//! and the server's own comes about once a minute.
+//! Vacuum for the tables that every run passes through. A claim reads its lane from the front, where the
+//! claimed ones were: what they leave behind is in every claim's way until a vacuum has been there, and
+//! the server's own comes about once a minute. Notes of executions are read from the front likewise.
 
 use super::link::{Link, Role, Target};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 const CLAIMED_BETWEEN: usize = 50_000;
 
 /// Does not wait for anybody, and leaves the file its size: it will be filled again.
-const VACUUM: &str = "vacuum (skip_locked, truncate off) ready, lease";
+const VACUUM: &str = "vacuum (skip_locked, truncate off) ready, lease, agenda";
 
 pub(super) struct Tidy {
     claimed: AtomicUsize,

@@ -1,61 +1,92 @@
+use super::agenda;
 use super::fault::Outcome;
+use super::runs::uuid;
 use super::settle::free_key;
 use super::writer::Tx;
-use everbeat_model::RunId;
 use everbeat_model::event::line;
-use everbeat_store::Cancelled;
+use everbeat_model::{ExecutionId, Json, RunId};
+use everbeat_store::{AT_ONCE, Cancelled};
 use rusqlite::{OptionalExtension, Row, params};
 
 pub(super) fn cancel(tx: &Tx<'_>, run: RunId) -> Outcome<Cancelled> {
+    let (cancelled, parent) = end(tx, run, None)?;
+    if cancelled == Cancelled::Ended {
+        if let Some(execution) = parent {
+            agenda::note(tx, execution, AT_ONCE)?;
+        }
+        tx.append_events(&[line("run.cancelled", &run.to_string(), None, None)])?;
+    }
+    Ok(cancelled)
+}
+
+/// Ends a run that is not running; asks for the end of one that is. Answers with the execution that it
+/// works for; who calls tells it, and writes the event.
+pub(super) fn end(tx: &Tx<'_>, run: RunId, error: Option<&Json>) -> Outcome<(Cancelled, Option<ExecutionId>)> {
     let id = run.0.into_bytes();
-    let mut lane = tx.connection.prepare_cached("select queue, task, -priority, unique_key from run where id = ?1")?;
-    let found = lane.query_row([id], |row| {
-        Ok((
-            row.get::<_, String>(0)?,
-            row.get::<_, String>(1)?,
-            row.get::<_, i32>(2)?,
-            row.get::<_, Option<String>>(3)?,
-        ))
-    });
-    let Some((queue, task, rank, unique_key)) = found.optional()? else { return Ok(Cancelled::NotFound) };
+    let Some(found) = find(tx, id)? else { return Ok((Cancelled::NotFound, None)) };
+    let parent = found.parent;
     let mut finished = tx.connection.prepare_cached("select 1 from done where run_id = ?1")?;
     if finished.exists([id])? {
-        return Ok(Cancelled::AlreadyFinished);
+        return Ok((Cancelled::AlreadyFinished, parent));
     }
     let asked = tx
         .connection
         .prepare_cached("update lease set cancel_requested_at = coalesce(cancel_requested_at, ?2) where run_id = ?1")?
         .execute(params![id, tx.now.0])?;
     if asked > 0 {
-        return Ok(Cancelled::Asked);
+        return Ok((Cancelled::Asked, parent));
     }
-    let standing = |row: &Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?, row.get::<_, u32>(2)?));
+    let (attempt, tries, losses) = take_from_line(tx, id, &found)?.unwrap_or_default();
+    tx.connection
+        .prepare_cached(
+            "insert into done (run_id, state, finished_at, attempt, tries, losses, error)
+             values (?1, 'cancelled', ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![id, tx.now.0, attempt, tries, losses, error.map(|error| error.as_str())])?;
+    if let Some(key) = found.unique_key {
+        free_key(tx, &key, id)?;
+    }
+    Ok((Cancelled::Ended, parent))
+}
+
+struct Found {
+    queue: String,
+    task: String,
+    rank: i32,
+    unique_key: Option<String>,
+    parent: Option<ExecutionId>,
+}
+
+fn find(tx: &Tx<'_>, id: [u8; 16]) -> Outcome<Option<Found>> {
+    let mut select = tx
+        .connection
+        .prepare_cached("select queue, task, -priority, unique_key, execution_id from run where id = ?1")?;
+    let found = select.query_row([id], |row| {
+        Ok(Found {
+            queue: row.get(0)?,
+            task: row.get(1)?,
+            rank: row.get(2)?,
+            unique_key: row.get(3)?,
+            parent: uuid(row, 4)?.map(ExecutionId),
+        })
+    });
+    Ok(found.optional()?)
+}
+
+/// Its attempt, tries and losses.
+fn take_from_line(tx: &Tx<'_>, id: [u8; 16], found: &Found) -> Outcome<Option<(u32, u32, u32)>> {
+    let standing = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let waited = tx
         .connection
         .prepare_cached("delete from scheduled where run_id = ?1 returning attempt, tries, losses")?
         .query_row([id], standing)
         .optional()?;
-    let waited = match waited {
-        Some(waited) => Some(waited),
-        None => tx
-            .connection
-            .prepare_cached(
-                "delete from ready where queue = ?1 and task = ?2 and rank = ?3 and run_id = ?4
-                 returning attempt, tries, losses",
-            )?
-            .query_row(params![queue, task, rank, id], standing)
-            .optional()?,
-    };
-    let (attempt, tries, losses) = waited.unwrap_or_default();
-    tx.connection
-        .prepare_cached(
-            "insert into done (run_id, state, finished_at, attempt, tries, losses)
-             values (?1, 'cancelled', ?2, ?3, ?4, ?5)",
-        )?
-        .execute(params![id, tx.now.0, attempt, tries, losses])?;
-    if let Some(key) = unique_key {
-        free_key(tx, &key, id)?;
+    if waited.is_some() {
+        return Ok(waited);
     }
-    tx.append_events(&[line("run.cancelled", &run.to_string(), None, None)])?;
-    Ok(Cancelled::Ended)
+    let mut delete = tx.connection.prepare_cached(
+        "delete from ready where queue = ?1 and task = ?2 and rank = ?3 and run_id = ?4
+         returning attempt, tries, losses",
+    )?;
+    Ok(delete.query_row(params![found.queue, found.task, found.rank, id], standing).optional()?)
 }

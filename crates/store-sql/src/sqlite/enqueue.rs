@@ -2,7 +2,7 @@ use super::fault::Outcome;
 use super::writer::Tx;
 use everbeat_model::event::line;
 use everbeat_model::{NewRun, Policy, RunId};
-use everbeat_store::{Enqueue, Enqueued, Error};
+use everbeat_store::{Enqueue, Enqueued, Error, Idempotency};
 use rusqlite::{CachedStatement, OptionalExtension, params};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -28,9 +28,7 @@ pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
     }
     if let Some(idempotency) = &request.idempotency {
         let ids: Vec<u8> = answers.iter().flat_map(|answer| answer.id().0.into_bytes()).collect();
-        tx.connection
-            .prepare_cached("insert into idempotency (key, fingerprint, run_ids, created_at) values (?1, ?2, ?3, ?4)")?
-            .execute(params![idempotency.key, idempotency.fingerprint, ids, tx.now.0])?;
+        remember(tx, idempotency, &ids)?;
     }
     tx.append_events(&lines)?;
     Ok(answers)
@@ -115,7 +113,15 @@ pub(super) fn holder_of(tx: &Tx<'_>, key: &str) -> Outcome<Option<Uuid>> {
     Ok(select.query_row([key], |row| row.get::<_, [u8; 16]>(0)).optional()?.map(Uuid::from_bytes))
 }
 
-fn seen(tx: &Tx<'_>, key: &str) -> Outcome<Option<(String, Vec<Uuid>)>> {
+/// Keeps what a request with this key made.
+pub(super) fn remember(tx: &Tx<'_>, idempotency: &Idempotency, ids: &[u8]) -> Outcome<()> {
+    tx.connection
+        .prepare_cached("insert into idempotency (key, fingerprint, run_ids, created_at) values (?1, ?2, ?3, ?4)")?
+        .execute(params![idempotency.key, idempotency.fingerprint, ids, tx.now.0])?;
+    Ok(())
+}
+
+pub(super) fn seen(tx: &Tx<'_>, key: &str) -> Outcome<Option<(String, Vec<Uuid>)>> {
     let mut select = tx.connection.prepare_cached("select fingerprint, run_ids from idempotency where key = ?1")?;
     let found = select.query_row([key], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?))).optional()?;
     Ok(found.map(|(fingerprint, ids)| {

@@ -11,8 +11,12 @@ pub(super) fn finished_before(
     keep: Duration,
     most: usize,
 ) -> Outcome<Vec<[u8; 16]>> {
-    let mut select =
-        connection.prepare_cached("select run_id from done where finished_at < ?1 order by run_id limit ?2")?;
+    // What an execution has not taken note of yet stays.
+    let mut select = connection.prepare_cached(
+        "select d.run_id from done d where d.finished_at < ?1
+           and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running')
+         order by d.run_id limit ?2",
+    )?;
     let found = select.query_map(params![now.0.saturating_sub(micros(keep)), limit(most)], |row| row.get(0))?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }

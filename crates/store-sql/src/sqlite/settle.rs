@@ -1,9 +1,11 @@
+use super::agenda;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;
 use super::writer::Tx;
 use crate::encode::micros;
 use everbeat_model::event::line;
 use everbeat_model::{Next, RunState, Settled, Settlement};
+use everbeat_store::AT_ONCE;
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
 pub(super) fn settle(tx: &Tx<'_>, settlements: &[Settlement]) -> Outcome<Vec<Settled>> {
@@ -103,6 +105,9 @@ impl<'a> Statements<'a> {
         ])?;
         if let Some(key) = &settlement.spec.unique_key {
             free_key(tx, key, id)?;
+        }
+        if let Some(parent) = &settlement.spec.parent {
+            agenda::note(tx, parent.execution, AT_ONCE)?;
         }
         Ok(())
     }

@@ -2,10 +2,13 @@
 //! after every step, everything that can be seen.
 
 mod draw;
+mod graphs;
 mod op;
+mod planner;
 mod rng;
 mod side;
 mod state;
+mod tell;
 mod view;
 
 use crate::Store;
@@ -28,21 +31,29 @@ pub async fn differential(a: Arc<dyn Store>, b: Arc<dyn Store>, seed: u64, steps
     for step in 0..steps {
         let op = world.draw();
         let context = format!("seed {seed}, step {step}: {op:?}");
-        let histories = if step % EVERY_HISTORY == 0 { world.runs.clone() } else { op.touched() };
+        let whole = step % EVERY_HISTORY == 0;
+        let histories = if whole { world.runs.clone() } else { op.touched() };
         let mut told = Vec::new();
         for side in &mut sides {
             side.view.step = i64::try_from(step).unwrap_or(i64::MAX);
+            side.view.writes_several = op.writes_several();
             let answer = side.perform(&op).await;
             let news = side.news().await;
-            told.push((answer, news, side.state(&histories).await));
+            told.push((answer, news, side.state(&histories, whole).await));
         }
         let [(left, left_news, left_state), (right, right_news, right_state)] = &told[..] else { return tally };
         same("answer", &context, &left.text, &right.text);
         same("log", &context, left_news, right_news);
         same("state", &context, left_state, right_state);
         count(&mut tally, &op, &left.text);
+        count_news(&mut tally, left_news);
         world.leases.extend(left.claimed.iter().cloned());
         (world.running, world.finished) = (sides[0].running.clone(), sides[0].finished.clone());
+        world
+            .runs
+            .append(&mut sides[0].node_runs.clone().into_iter().filter(|run| !world.runs.contains(run)).collect());
+        world.awaited = sides[0].awaited;
+        world.applied |= matches!(op, Op::Apply(_));
     }
     tally
 }
@@ -65,7 +76,7 @@ fn same(what: &str, context: &str, left: &str, right: &str) {
 }
 
 /// What a history must hold to be worth anything, by the words of the answers.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 18] = [
     "Created",
     "Exists",
     "KeyReused",
@@ -80,6 +91,10 @@ const WORDS: [&str; 14] = [
     "KeyTaken",
     "fenced",
     "gap: true",
+    "NoGraph",
+    "Refused",
+    "Invalid",
+    "Conflict",
 ];
 
 fn count(tally: &mut Tally, op: &Op, answer: &str) {
@@ -90,4 +105,21 @@ fn count(tally: &mut Tally, op: &Op, answer: &str) {
     *tally.entry("finished").or_default() += usize::from(matches!(op, Op::Finished(_)) && answer != "Ok([])");
     *tally.entry("promoted").or_default() += usize::from(matches!(op, Op::Promote) && !answer.starts_with("0 "));
     *tally.entry("forgotten").or_default() += usize::from(matches!(op, Op::ForgetRuns(_)) && answer != "Ok(0)");
+}
+
+/// What must have come of it.
+const NEWS: [&str; 7] = [
+    "graph.applied",
+    "execution.started",
+    "execution.changed",
+    "execution.archived",
+    "execution.unarchived",
+    "execution.node_failed",
+    "run.cancelled",
+];
+
+fn count_news(tally: &mut Tally, news: &str) {
+    for kind in NEWS {
+        *tally.entry(kind).or_default() += news.matches(kind).count();
+    }
 }

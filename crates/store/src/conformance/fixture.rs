@@ -11,7 +11,7 @@ use everbeat_model::{Json, ReplicaId, Run, RunId, RunState, Settled, Settlement,
 use std::any::Any;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -25,7 +25,9 @@ pub(super) const MOMENT: Duration = Duration::from_millis(20);
 pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: Option<Arc<HandClock>>,
-    ids: id::Sequence,
+    pub(super) ids: Arc<id::Sequence>,
+    /// Leases of node runs that nobody has asked for yet.
+    leases: Mutex<Vec<Claimed>>,
     _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -39,7 +41,13 @@ impl Deref for Fixture {
 
 impl Fixture {
     pub(super) fn new(open: Open) -> Fixture {
-        Fixture { store: open.store, clock: open.clock, ids: id::Sequence::default(), _guard: open.guard }
+        Fixture {
+            store: open.store,
+            clock: open.clock,
+            ids: Arc::default(),
+            leases: Mutex::default(),
+            _guard: open.guard,
+        }
     }
 
     /// Lets time pass: by a jump where the clock can be set, by waiting where it cannot.
@@ -52,7 +60,7 @@ impl Fixture {
     }
 
     /// Ids rise, so that "newest" and "oldest" are certain.
-    fn next_id(&self) -> Uuid {
+    pub(super) fn next_id(&self) -> Uuid {
         self.ids.next(1_767_225_600_000, 0)
     }
 
@@ -141,6 +149,16 @@ impl Fixture {
         let mut held = self.held(Which::Of(vec![id])).await.expect("held");
         assert_eq!(held.len(), 1, "the run is leased");
         held.remove(0)
+    }
+
+    pub(super) fn keep_leased(&self, claimed: Vec<Claimed>) {
+        self.leases.lock().expect("unpoisoned").extend(claimed);
+    }
+
+    /// The lease of this run, if it was kept.
+    pub(super) fn leased(&self, run: RunId) -> Option<Claimed> {
+        let leases = self.leases.lock().expect("unpoisoned");
+        leases.iter().rev().find(|claimed| claimed.lease.run_id == run).cloned()
     }
 
     pub(super) fn verdict(&self, about: ReplicaId) -> Verdict {

@@ -17,8 +17,13 @@ mod claim;
 mod clock;
 mod enqueue;
 mod events;
+mod execution_lists;
+mod executions;
 mod fixture;
+mod graphs;
+mod histories;
 mod lists;
+mod node_runs;
 mod promote;
 mod queues;
 mod reopen;
@@ -27,10 +32,13 @@ mod rescue;
 mod retention;
 mod settle;
 mod sign;
+mod steps;
 mod sweeps;
 mod tasks;
 mod text;
+mod ticks;
 mod verdicts;
+mod versions;
 mod wakes;
 
 pub use clock::HandClock;
@@ -214,6 +222,7 @@ macro_rules! conformance {
             audit {
                 an_audit_counts_every_run_once
                 an_audit_of_an_empty_store_names_every_count
+                an_audit_counts_executions_and_what_they_compute
             }
             retention {
                 retention_forgets_only_what_finished_long_ago
@@ -227,6 +236,130 @@ macro_rules! conformance {
                 names_and_keys_are_never_code
                 a_large_input_survives
                 every_field_of_a_policy_survives
+            }
+            graphs {
+                an_idempotency_key_answers_with_what_it_applied
+                a_definition_reads_back_as_it_was_applied
+                the_same_definition_again_is_not_new
+                other_content_under_the_same_version_is_another_definition_and_counts
+                the_order_of_nodes_belongs_to_a_definition
+                the_latest_definition_of_each_version_is_found
+                graphs_are_listed_by_name_in_pages
+                the_same_definition_from_many_sides_at_once_is_new_once
+                a_graph_of_thousands_of_nodes_reads_back
+            }
+            executions {
+                a_start_without_values_creates_an_empty_execution
+                values_given_with_a_start_are_set_as_one_revision
+                an_unknown_graph_or_version_starts_nothing
+                refused_values_store_nothing
+                a_batch_of_starts_answers_in_order_with_mixed_fates
+                the_same_start_again_exists
+                an_idempotency_key_answers_with_the_execution_it_started
+                a_key_of_runs_is_not_one_of_starts
+                one_idempotency_key_from_many_sides_at_once_starts_one
+                a_singleton_finds_the_standing_one
+                a_singleton_from_many_sides_at_once_makes_one
+                an_archived_singleton_lets_another_one_start
+                a_singleton_is_not_brought_back_while_another_one_stands
+                a_node_run_becomes_ready_with_the_set_that_opens_its_gate
+                the_same_value_again_changes_neither_revision_nor_stamp
+                several_commands_in_one_advance_each_get_their_revision
+                a_refused_command_changes_nothing
+                an_archived_execution_refuses_to_be_changed
+                a_batch_of_advances_answers_in_order
+                ten_sides_that_set_at_once_lose_nothing
+                metadata_goes_with_the_values_it_was_set_with
+                an_unknown_execution_has_nothing
+                an_execution_of_a_thousand_nodes_starts_and_is_set
+            }
+            node_runs {
+                a_result_is_there_after_the_next_look
+                an_advance_takes_finished_runs_with_it
+                a_join_waits_for_both_sides
+                runs_that_finish_at_once_lose_no_result
+                many_lookers_take_many_notes
+                a_look_takes_no_more_than_its_limit_and_the_oldest_first
+                a_run_that_goes_on_notes_nothing
+                a_run_that_fails_for_good_fails_its_node
+                a_failed_node_is_computed_anew_when_something_upstream_changes
+                a_changed_input_ends_the_ready_run_as_superseded
+                a_changed_input_ends_the_scheduled_run_too
+                a_changed_input_asks_the_leased_run_to_cancel_and_its_result_is_ignored
+                a_gate_that_shuts_clears_what_was_computed_and_stops_what_runs
+                a_node_run_that_a_user_cancels_fails_its_node
+                an_abandoned_computation_fails_and_its_run_is_stopped
+                a_retry_stops_the_run_and_computes_anew
+                a_run_that_ends_in_an_archived_execution_is_taken_note_of
+                an_unchanged_result_wakes_nobody
+                a_run_without_a_result_gives_null_which_is_a_value
+                args_and_parent_are_read_back_everywhere
+                a_plain_run_keeps_its_args
+                retention_keeps_a_finished_run_that_its_execution_has_not_noted
+                a_result_is_taken_up_though_the_clock_went_back
+                a_mutation_writes_its_target_without_a_revision
+                a_mutation_of_several_takes_them_by_name
+                a_historian_keeps_what_its_upstreams_were
+                a_loop_keeps_each_iteration
+                callbacks_are_runs_made_with_the_change
+                a_reopened_run_of_a_finished_node_changes_nothing
+                an_execution_is_written_to_while_its_runs_end
+            }
+            ticks {
+                a_tick_tells_when_it_is_due_and_does_not_fire_before
+                a_due_tick_fires_once_however_many_look
+                a_recurring_tick_is_armed_again_each_time_it_fired
+                a_tick_in_the_past_fires_at_once
+                a_paused_tick_is_never_due
+                what_is_no_time_fails_the_tick
+                a_look_or_a_change_in_between_leaves_a_tick_armed
+                the_soonest_tick_counts
+                an_archived_execution_waits_for_no_tick
+                an_archive_node_archives_by_itself
+            }
+            versions {
+                a_new_definition_reaches_every_standing_execution
+                the_same_definition_again_reaches_nobody
+                the_next_command_goes_by_the_new_definition
+                a_node_removed_in_flight_does_no_harm
+                a_removed_node_that_comes_back_is_computed_anew
+                an_execution_of_an_older_version_stays_until_something_newer_is_applied
+                a_start_takes_the_definition_that_counts_for_its_version
+                a_gate_that_a_new_definition_shuts_takes_the_value_and_the_run
+                a_new_definition_leaves_ticks_armed
+                many_definitions_and_many_looks_at_once_end_with_the_last
+            }
+            histories {
+                a_history_is_oldest_first_and_pages_without_gap_or_repeat
+                a_history_is_cut_to_what_its_node_keeps_at_every_so_many_changes
+                stamps_rise_with_everything_that_is_written
+                news_change_with_everything_that_happens_and_only_then
+                a_peek_tells_what_is_known_of_a_node
+                what_happens_to_an_execution_is_told
+                analytics_tell_how_far_executions_came
+                analytics_average_over_those_that_came_so_far
+                hard_values_survive_and_are_found_again
+                whole_numbers_that_differ_are_different_values
+                a_large_value_survives_and_is_found_again
+                names_of_nodes_are_never_code
+            }
+            execution_lists {
+                eq_finds_what_is_equal
+                neq_finds_what_is_set_and_different
+                lt_and_lte_find_what_is_before
+                gt_and_gte_find_what_is_after
+                list_contains_finds_lists_with_the_element
+                is_set_and_is_not_set_find_what_has_a_value
+                in_and_not_in_find_by_any_of_a_list
+                contains_takes_the_part_as_it_is
+                icontains_knows_the_case_of_all_letters
+                conditions_narrow_together
+                a_list_is_sorted_by_the_value_of_a_node
+                a_list_is_sorted_by_each_field
+                a_plain_list_is_newest_first_and_pages_by_id
+                a_list_shows_executions_as_they_are
+                an_archived_execution_is_hidden_unless_asked_for
+                a_changed_value_is_found_as_it_is_now
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

@@ -2,15 +2,15 @@ use super::Memory;
 use super::runs::cancel_one;
 use super::state::{ExecutionRow, State, ValueRow};
 use crate::{
-    Advance, Advanced, Analytics, Cancelled, ExecutionFilter, Executions, Looked, Peek, Planner, Reach, Remembered,
-    Result, Start, Started, Stored, cuts, events, not_alone, superseded,
+    AT_ONCE, Advance, Advanced, Analytics, Cancelled, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
+    Remembered, Result, Start, Started, Stored, cuts, events, not_alone, superseded,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::{
     Command, Direction, Ended, Execution, Field, Plan, Refusal, Snapshot, Sort, Status, compare,
 };
-use everbeat_model::{ExecutionId, Json, RunId, RunState, StoreTime};
+use everbeat_model::{ExecutionId, Hole, Json, RunId, RunState, StoreTime};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,13 +61,15 @@ impl Executions for Memory {
     }
 
     async fn note_stranded(&self, limit: usize) -> Result<usize> {
-        let now = self.now();
+        if self.hole == Some(Hole::NoteForgotten) {
+            return Ok(0);
+        }
         let mut state = self.lock();
         let waits =
             |row: &ExecutionRow| row.execution.nodes.keys().any(|node| state.ended(&row.execution, node).is_some());
         let stranded: Vec<ExecutionId> =
             state.executions.iter().filter(|(_, row)| waits(row)).map(|(id, _)| *id).take(limit).collect();
-        state.agenda.extend(stranded.iter().map(|id| (now, *id)));
+        state.agenda.extend(stranded.iter().map(|id| (AT_ONCE, *id)));
         state.version += 1;
         Ok(stranded.len())
     }
@@ -204,16 +206,22 @@ impl State {
         planner: &dyn Planner,
         lines: &mut Vec<String>,
     ) -> Advanced {
-        self.agenda.retain(|(_, noted)| *noted != id);
-        let Some(row) = self.executions.get(&id) else { return Advanced::NotFound };
+        let Some(row) = self.executions.get(&id) else {
+            self.agenda.retain(|(_, noted)| *noted != id);
+            return Advanced::NotFound;
+        };
         let name = self.graphs[&row.definition].graph.name.clone();
         let returns = row.singleton && row.execution.archived_at.is_some() && commands.contains(&Command::Unarchive);
         if let Some(other) = self.standing_one(&name).filter(|_| returns) {
             let refused = commands.iter().map(|_| Err(not_alone(&name, other)));
             return Advanced::Done(refused.collect::<Vec<std::result::Result<u64, Refusal>>>());
         }
+        // Only whoever looks takes the note: a refusal leaves what is due to the next one.
+        self.agenda.retain(|(_, noted)| *noted != id);
         let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
         let moved = latest > row.seen;
+        // What is refused as a whole leaves its note to whoever looks next.
+        self.agenda.retain(|(_, noted)| *noted != id);
         if let Some(row) = self.executions.get_mut(&id).filter(|_| moved) {
             (row.definition, row.seen) = (latest, latest);
         }
@@ -261,20 +269,29 @@ impl State {
         for run in changes.stop {
             if cancel_one(self, run, now, Some(superseded())) == Cancelled::Ended {
                 // Nobody looks for its end any more.
-                self.agenda.remove(&(now, id));
+                self.agenda.remove(&(AT_ONCE, id));
                 lines.push(line("run.cancelled", &run.to_string(), None, None));
             }
         }
         let Some(row) = self.executions.get_mut(&id) else { return };
         let graph = &self.graphs[&row.definition].graph;
         for change in changes.changed {
-            row.place += 1;
             let value = row.values.entry(change.node.clone()).or_insert(ValueRow { changes: 0, first_set_at: None });
             value.changes += 1;
             if change.cell.is_some() {
                 value.first_set_at.get_or_insert(now);
             }
             let (cell, node) = (change.cell.as_ref(), change.node);
+            let keep = graph.keep(&node);
+            if keep == 0 {
+                continue;
+            }
+            if let Some(cell) = cell.filter(|_| change.silent) {
+                let same = |entry: &&mut Remembered| entry.node == node && entry.revision == cell.revision;
+                let replaced = row.history.iter_mut().filter(same);
+                replaced.for_each(|entry| (entry.value, entry.metadata) = (Some(Json::of(&cell.value)), None));
+            }
+            row.place += 1;
             row.history.push(Remembered {
                 place: row.place,
                 node: node.clone(),
@@ -284,7 +301,6 @@ impl State {
                 metadata: cell.and_then(|cell| cell.metadata.as_ref()).map(Json::of),
                 run: change.run,
             });
-            let keep = graph.keep(&node);
             if cuts(value.changes, keep) {
                 let mine = row.history.iter().rev().filter(|entry| entry.node == node);
                 let oldest = mine.map(|entry| entry.place).nth(keep - 1).unwrap_or(0);

@@ -1,7 +1,8 @@
 use super::Memory;
 use super::state::State;
-use crate::{Applied, Definition, Graphs, Result};
+use crate::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use async_trait::async_trait;
+use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
 use std::collections::BTreeMap;
@@ -9,19 +10,38 @@ use std::sync::Arc;
 
 #[async_trait]
 impl Graphs for Memory {
-    async fn apply(&self, graph: Arc<Graph>) -> Result<Applied> {
+    async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
         let now = self.now();
         let mut state = self.lock();
-        if let Some(definition) = state.definition(&graph.name, None).filter(|latest| latest.graph == graph) {
-            return Ok(Applied { definition: definition.clone(), new: false });
+        if let Some(idempotency) = &idempotency
+            && let Some((fingerprint, ids, _)) = state.idempotency.get(&idempotency.key)
+        {
+            let applied = ids.first().and_then(|id| state.graphs.get(&Definition::serial_of(id.0)));
+            return match applied {
+                Some(definition) if *fingerprint == idempotency.fingerprint => {
+                    Ok(Applied { definition: definition.clone(), new: false })
+                }
+                _ => Err(Error::KeyReused { key: idempotency.key.clone() }),
+            };
+        }
+        let keep = |state: &mut State, definition: &Definition| {
+            if let Some(Idempotency { key, fingerprint }) = idempotency.clone() {
+                state.idempotency.insert(key, (fingerprint, vec![RunId(definition.key_id())], now));
+            }
+        };
+        let latest = state.definition(&graph.name, None).filter(|latest| latest.graph == graph).cloned();
+        if let Some(definition) = latest {
+            keep(&mut state, &definition);
+            return Ok(Applied { definition, new: false });
         }
         let serial = state.graphs.keys().next_back().map_or(1, |last| last + 1);
         let definition = Definition { serial, graph: graph.clone(), applied_at: now };
         state.graphs.insert(serial, definition.clone());
+        keep(&mut state, &definition);
         let standing = state.executions.iter().filter(|(_, row)| {
             row.execution.archived_at.is_none() && state.graphs[&row.definition].graph.name == graph.name
         });
-        let notes: Vec<_> = standing.map(|(id, _)| (now, *id)).collect();
+        let notes: Vec<_> = standing.map(|(id, _)| (AT_ONCE, *id)).collect();
         state.agenda.extend(notes);
         state.append(now, &[line("graph.applied", &graph.name, None, None)]);
         state.version += 1;

@@ -1,7 +1,8 @@
 use super::Memory;
 use super::state::{DoneRow, LeaseRow, State};
 use crate::{
-    Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+    AT_ONCE, Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign,
+    Signed, Which,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
@@ -9,8 +10,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::Claimed;
 use everbeat_model::{
-    Attempt, Json, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing, StoreTime,
-    Token,
+    Attempt, Hole, Json, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
+    StoreTime, Token,
 };
 use std::time::Duration;
 
@@ -301,7 +302,7 @@ impl Runs for Memory {
 
 fn settle_one(
     state: &mut State,
-    hole: Option<everbeat_model::Hole>,
+    hole: Option<Hole>,
     now: StoreTime,
     settlement: Settlement,
     lines: &mut Vec<String>,
@@ -346,7 +347,7 @@ fn settle_one(
                 error,
                 attempt: Some((ended, settlement.shown.token)),
             };
-            finish(state, id, done);
+            finish(state, id, done, hole);
         }
         Next::Ready | Next::After(_) => {
             lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
@@ -382,17 +383,17 @@ pub(super) fn cancel_one(state: &mut State, run: RunId, now: StoreTime, error: O
         None => state.take_ready(run, &spec).unwrap_or_default(),
     };
     let done = DoneRow { state: RunState::Cancelled, finished_at: now, standing, result: None, error, attempt: None };
-    finish(state, run, done);
+    finish(state, run, done, None);
     Cancelled::Ended
 }
 
-fn finish(state: &mut State, id: RunId, done: DoneRow) {
+fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Option<Hole>) {
     if let Some(spec) = state.runs.get(&id).map(|row| row.spec.clone()) {
         if let Some(key) = &spec.unique_key {
             state.unique.remove(key);
         }
-        if let Some(parent) = &spec.parent {
-            state.agenda.insert((done.finished_at, parent.execution));
+        if let Some(parent) = spec.parent.as_ref().filter(|_| hole != Some(Hole::NoteForgotten)) {
+            state.agenda.insert((AT_ONCE, parent.execution));
         }
     }
     state.done.insert(id, done);

@@ -29,7 +29,7 @@ create table execution (
   place bigint not null,
   created_at bigint not null,
   updated_at bigint not null
-);
+) with (fillfactor = 70);
 create index execution_graph on execution (graph, id);
 create unique index execution_singleton on execution (graph) where singleton and archived_at is null;
 
@@ -50,7 +50,7 @@ create table value (
   text text collate "C",
   folded text collate "C",
   primary key (execution_id, node)
-);
+) with (fillfactor = 80);
 
 create table value_history (
   execution_id uuid not null,
@@ -75,13 +75,31 @@ create table computation (
   state text,
   error text,
   primary key (execution_id, node)
-);
+) with (fillfactor = 80);
 create index computation_running on computation (run_id) where status = 'running';
 
 -- When which execution should be looked at. Several notes of one execution are as good as one.
 create table agenda (
   execution_id uuid not null,
   due_at bigint not null
+) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,
+  autovacuum_vacuum_cost_delay = 0
 );
 create index agenda_due on agenda (due_at, execution_id);
 create index agenda_execution on agenda (execution_id);
+
+-- Whether two lists or objects are the same, written as compact JSON with sorted names. Two whole numbers
+-- are compared exactly, any other two as double precision, so that 1 is 1.0. Token by token, on the text:
+-- neither jsonb, which knows no NUL, nor its numbers would answer like that.
+create function same_json(a text, b text) returns boolean language sql immutable strict as $$
+  select a = b or coalesce((
+    select bool_and(coalesce(x[1] = y[1], false) or case
+      when x[1] ~ '^-?[0-9]' and y[1] ~ '^-?[0-9]' and (x[1] ~ '[.e]' or y[1] ~ '[.e]')
+      then x[1]::double precision = y[1]::double precision else false end)
+    from rows from (
+      regexp_matches(a, '"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"]+', 'g'),
+      regexp_matches(b, '"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"]+', 'g')) as t(x, y)), false)
+$$;

@@ -81,7 +81,7 @@ create index computation_running on computation (run_id) where status = 'running
 -- When which execution should be looked at. Several notes of one execution are as good as one.
 create table agenda (
   execution_id blob not null,
-  due_at integer not null
-);
-create index agenda_due on agenda (due_at, execution_id);
+  due_at integer not null,
+  primary key (due_at, execution_id)
+) without rowid;
 create index agenda_execution on agenda (execution_id);

@@ -1,3 +1,4 @@
+use super::graphs::NAMES;
 use super::op::{Move, Op, Proof, Secret, Signal};
 use super::rng::Rng;
 use crate::{Claim, Enqueue, Idempotency, RunFilter, VerdictFilter};
@@ -6,8 +7,8 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict, VerdictId,
-    id,
+    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict,
+    VerdictId, id,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +26,15 @@ const LONG_AGO: StoreTime = StoreTime(1_600_000_000_000_000);
 /// Draws the history. It aims at what runs and what is finished, so that much of what it draws takes
 /// effect; it never foretells an answer.
 pub(super) struct World {
-    rng: Rng,
+    pub(super) rng: Rng,
     ids: id::Sequence,
+    /// Graphs that the history begins with.
+    undefined: Vec<&'static str>,
+    pub(super) executions: Vec<ExecutionId>,
+    /// How many executions have a run that is over and that nobody has looked at.
+    pub(super) awaited: usize,
+    /// A definition was applied since all were looked at.
+    pub(super) applied: bool,
     pub(super) runs: Vec<RunId>,
     pub(super) replicas: Vec<ReplicaId>,
     /// Every lease ever granted.
@@ -41,6 +49,10 @@ impl World {
         World {
             rng: Rng::new(seed),
             ids: id::Sequence::default(),
+            undefined: NAMES.to_vec(),
+            executions: Vec::new(),
+            awaited: 0,
+            applied: false,
             runs: Vec::new(),
             replicas: Vec::new(),
             leases: Vec::new(),
@@ -51,6 +63,9 @@ impl World {
     }
 
     pub(super) fn draw(&mut self) -> Op {
+        if let Some(first) = self.undefined.pop() {
+            return World::define(first, false);
+        }
         let draw: fn(&mut World) -> Op = self.rng.weighted(&[
             (13, |w| w.enqueue()),
             (18, |w| w.claim()),
@@ -78,16 +93,22 @@ impl World {
             (1, |w| Op::ForgetReplicas(w.age())),
             (1, |w| Op::ForgetVerdicts(w.age())),
             (2, |w| Op::TrimEvents(w.rng.next() % 20)),
+            (2, |w| w.apply()),
+            (6, |w| w.start()),
+            (24, |w| w.advance()),
+            (14, |w| w.look()),
+            (3, |w| w.list_executions()),
+            (3, |w| w.read_execution()),
         ]);
         draw(self)
     }
 
     /// One to `most` of something.
-    fn some<T>(&mut self, most: usize, draw: impl Fn(&mut World) -> T) -> Vec<T> {
+    pub(super) fn some<T>(&mut self, most: usize, draw: impl Fn(&mut World) -> T) -> Vec<T> {
         (0..=self.rng.below(most)).map(|_| draw(self)).collect()
     }
 
-    fn next_id(&mut self) -> uuid::Uuid {
+    pub(super) fn next_id(&mut self) -> uuid::Uuid {
         self.ids.next(1_767_225_600_000, u128::from(self.rng.next()) << 64)
     }
 
@@ -208,9 +229,10 @@ impl World {
     fn settle(&mut self) -> Move {
         let claimed = self.lease();
         let proof = self.proof_of(claimed.as_ref());
+        let result = self.node_result(claimed.as_ref()).or_else(|| self.maybe_text());
         let ending = Ending {
             outcome: self.rng.pick(&Outcome::ALL),
-            result: self.maybe_text(),
+            result,
             error: self.maybe_text(),
             permanent: self.rng.percent(10),
         };

@@ -1,7 +1,8 @@
-use crate::{Claim, Enqueue, RunFilter, VerdictFilter};
+use crate::{Advance, Claim, Enqueue, ExecutionFilter, RunFilter, Start, VerdictFilter};
+use everbeat_model::graph::Graph;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Spec;
-use everbeat_model::{Ending, Json, Next, ReplicaId, RunId, Standing, StoreTime, Verdict};
+use everbeat_model::{Ending, ExecutionId, Json, Next, ReplicaId, RunId, Standing, StoreTime, Verdict};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +31,40 @@ pub(super) enum Op {
     Runs(RunFilter),
     Verdicts(VerdictFilter),
     LeaseIndex(ReplicaId, Option<RunId>, usize),
-    Events { back: usize, limit: usize },
+    Events {
+        back: usize,
+        limit: usize,
+    },
     SweepDue(&'static str, Duration),
     ForgetRuns(Duration),
     ForgetReplicas(Duration),
     ForgetVerdicts(Duration),
     TrimEvents(u64),
+    Apply(Arc<Graph>),
+    Start(Vec<Start>),
+    Advance(Vec<Advance>),
+    /// At each of these, then at whatever is due.
+    Look(BTreeSet<ExecutionId>),
+    Executions(ExecutionFilter),
+    History(ExecutionId, u64, usize),
+    Stamps(Vec<ExecutionId>),
+    Value(ExecutionId, String),
+    Analytics(&'static str),
+    Graph(&'static str, Option<&'static str>),
 }
 
 impl Op {
+    /// Whether it writes several executions at once: what happens to each is told in order, but not which of
+    /// them comes first.
+    pub(super) fn writes_several(&self) -> bool {
+        match self {
+            Op::Start(starts) => starts.len() > 1,
+            Op::Advance(advances) => advances.len() > 1,
+            Op::Look(_) => true,
+            _ => false,
+        }
+    }
+
     /// The runs whose history it may change.
     pub(super) fn touched(&self) -> Vec<RunId> {
         match self {

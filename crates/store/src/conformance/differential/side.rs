@@ -1,10 +1,11 @@
 use super::op::{Op, Proof, Secret};
+use super::planner::SameRuns;
 use super::view::View;
-use crate::{Result, Sign, Store};
+use crate::{Advance, Planner, Result, Sign, Store};
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
-use everbeat_model::{RunId, Settlement, Token};
-use std::collections::BTreeMap;
+use everbeat_model::{ExecutionId, RunId, Settlement, Token};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -21,6 +22,10 @@ pub(super) struct Side {
     /// As of the last look.
     pub(super) running: Vec<RunId>,
     pub(super) finished: Vec<RunId>,
+    /// Of executions.
+    pub(super) node_runs: Vec<RunId>,
+    pub(super) awaited: usize,
+    pub(super) planner: Arc<dyn Planner>,
 }
 
 /// What a store said, in words that do not depend on the store.
@@ -31,7 +36,16 @@ pub(super) struct Answer {
 
 impl Side {
     pub(super) fn new(store: Arc<dyn Store>) -> Side {
-        Side { store, view: View::default(), log: Vec::new(), running: Vec::new(), finished: Vec::new() }
+        Side {
+            store,
+            view: View::default(),
+            log: Vec::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            node_runs: Vec::new(),
+            awaited: 0,
+            planner: Arc::new(SameRuns::default()),
+        }
     }
 
     pub(super) async fn perform(&mut self, op: &Op) -> Answer {
@@ -99,23 +113,51 @@ impl Side {
                 index.iter().map(|shown| view.shown(shown)).collect()
             }
             Op::Events { back, limit } => {
-                let after = self.log.iter().rev().nth(back).copied().unwrap_or(0);
+                let after = view.whole_batch(self.log.iter().rev().nth(back).copied().unwrap_or(0));
                 let page = store.events(after, limit).await.expect("events");
-                let lines: String = page.events.into_iter().map(|event| view.event(event)).collect();
-                format!("gap: {}\n{lines}", page.gap)
+                format!("gap: {}\n{}", page.gap, view.events(page.events))
             }
             Op::SweepDue(name, every) => say(store.sweep_due(name, every).await),
             Op::ForgetRuns(keep) => say(store.forget_runs(keep, ALL).await),
             Op::ForgetReplicas(keep) => say(store.forget_replicas(keep).await),
             Op::ForgetVerdicts(keep) => say(store.forget_verdicts(keep, ALL).await),
             Op::TrimEvents(keep) => say(store.trim_events(keep).await),
+            Op::Apply(graph) => {
+                store.apply(graph, None).await.map(|applied| format!("new: {}", applied.new)).expect("apply")
+            }
+            Op::Start(starts) => say(store.start(starts, self.planner.clone()).await),
+            Op::Advance(advances) => say(store.advance(advances, self.planner.clone()).await),
+            Op::Look(executions) => look(store, executions, &self.planner).await,
+            Op::Executions(filter) => {
+                let count = store.count(filter.clone()).await.expect("count");
+                let listed = store.executions(filter).await.expect("executions");
+                format!("{count}\n{}", listed.into_iter().map(|stored| view.execution(stored)).collect::<String>())
+            }
+            Op::History(id, after, limit) => {
+                let history = store.history(id, after, limit).await.expect("history");
+                history.into_iter().map(|entry| view.remembered(entry)).collect()
+            }
+            Op::Stamps(executions) => say(store.stamps(executions).await),
+            Op::Value(id, node) => {
+                let peek = store.value(id, &node).await.expect("value");
+                peek.map_or_else(|| "nothing".to_string(), |peek| view.peek(peek))
+            }
+            Op::Analytics(graph) => {
+                let analytics = store.analytics(graph).await.expect("analytics");
+                let reach = analytics.nodes.into_iter().map(|(node, reach)| (node, reach.reached, reach.ended));
+                format!("{} {} {:?}", analytics.executions, analytics.archived, reach.collect::<Vec<_>>())
+            }
+            Op::Graph(name, version) => {
+                let definition = store.graph(name, version).await.expect("graph");
+                definition.map_or_else(|| "none".to_string(), |definition| view.definition(definition))
+            }
         };
         Answer { text, claimed }
     }
 
     /// What happened since the last look.
     pub(super) async fn news(&mut self) -> String {
-        let mut lines = String::new();
+        let mut news = Vec::new();
         loop {
             let after = self.log.last().copied().unwrap_or(0);
             let page = self.store.events(after, 100).await.expect("events");
@@ -126,12 +168,27 @@ impl Side {
             for event in page.events {
                 assert!(event.id > self.log.last().copied().unwrap_or(0), "numbers of events rise");
                 self.log.push(event.id);
-                lines += &self.view.event(event);
+                news.push(event);
             }
         }
         let last = self.store.last_event().await.expect("last event");
         assert!(last == 0 || Some(&last) == self.log.last());
-        format!("{lines}the log is empty: {}", last == 0)
+        format!("{}the log is empty: {}", self.view.events(news), last == 0)
+    }
+}
+
+async fn look(store: &Arc<dyn Store>, executions: BTreeSet<ExecutionId>, planner: &Arc<dyn Planner>) -> String {
+    for execution in executions {
+        let advance = Advance { execution, commands: Vec::new() };
+        store.advance(vec![advance], planner.clone()).await.expect("advance");
+    }
+    loop {
+        let looked = store.advance_due(ALL, planner.clone()).await.expect("advance due");
+        if looked.executions.is_empty() {
+            let far_off = looked.next_in.map(|next_in| next_in.as_secs() > 86_400);
+            let stranded = store.note_stranded(ALL).await.expect("note stranded");
+            return format!("{stranded} stranded, the next one is far off: {far_off:?}");
+        }
     }
 }
 

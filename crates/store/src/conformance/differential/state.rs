@@ -1,10 +1,11 @@
 use super::side::{ALL, Side};
-use crate::{RunFilter, VerdictFilter, Which};
+use crate::{ExecutionFilter, RunFilter, VerdictFilter, Which};
 use everbeat_model::{RunId, RunState};
 
 impl Side {
-    /// Everything that can be seen of the store. `histories` are the runs whose attempts are told.
-    pub(super) async fn state(&mut self, histories: &[RunId]) -> String {
+    /// Everything that can be seen of the store. `histories` are the runs whose attempts are told; those of
+    /// executions are told if it is to be the `whole`.
+    pub(super) async fn state(&mut self, histories: &[RunId], whole: bool) -> String {
         let (store, view) = (self.store.clone(), &mut self.view);
         let mut state = String::new();
         (self.running, self.finished) = (Vec::new(), Vec::new());
@@ -14,7 +15,22 @@ impl Side {
                 state if state.finished() => self.finished.push(run.id),
                 _ => {}
             }
+            if run.spec.parent.is_some() && !self.node_runs.contains(&run.id) {
+                self.node_runs.push(run.id);
+            }
             state += &view.run(run);
+        }
+        self.awaited = 0;
+        let all = ExecutionFilter { include_archived: true, limit: ALL, ..ExecutionFilter::default() };
+        for stored in store.executions(all).await.expect("executions") {
+            let over = |node: &String| stored.execution.running(node).is_some_and(|run| self.finished.contains(&run));
+            self.awaited += usize::from(stored.execution.nodes.keys().any(over));
+            let history = if whole { store.history(stored.id, 0, ALL).await.expect("history") } else { Vec::new() };
+            state += &view.execution(stored);
+            state += &history.into_iter().map(|entry| view.remembered(entry)).collect::<String>();
+        }
+        for definition in store.graphs(None, ALL).await.expect("graphs") {
+            state += &view.definition(definition);
         }
         for replica in store.replicas().await.expect("replicas") {
             for shown in store.lease_index(replica.id, None, ALL).await.expect("lease index") {

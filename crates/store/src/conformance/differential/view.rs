@@ -3,7 +3,7 @@ use everbeat_model::event::PER_BATCH;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Attempt, Event, Lease, Replica, Run, RunId, StoreTime, Token, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Retells what a store shows without what is its own: a time becomes the step in which it was first
 /// seen (as microseconds), a token becomes whose it is, the number of an event its place in the log.
@@ -13,6 +13,10 @@ pub(super) struct View {
     pub(super) tokens: BTreeMap<(RunId, u32), Token>,
     times: BTreeMap<StoreTime, StoreTime>,
     batches: BTreeMap<u64, u64>,
+    /// Batches of several executions at once: in which order these are told is the store's affair.
+    unordered: BTreeSet<u64>,
+    /// The present step writes such.
+    pub(super) writes_several: bool,
 }
 
 impl View {
@@ -41,18 +45,20 @@ impl View {
 
     pub(super) fn claimed(&mut self, claimed: &Claimed) -> String {
         let Claimed { lease, spec, standing, checkpoint } = claimed;
-        format!("{} {standing:?} {checkpoint:?} {spec:?}\n", self.lease(lease))
+        format!("{} {standing:?} {checkpoint:?} {:?}\n", self.lease(lease), self.spec(spec))
     }
 
     pub(super) fn held(&mut self, held: Held) -> String {
         let Held { lease, spec, standing, cancel_asked, last_heartbeat_at, owner } = held;
         let heard = self.at(last_heartbeat_at);
         let owner = owner.map(|owner| self.replica(Replica { running: 0, ..owner }));
+        let spec = self.spec(&spec);
         format!("{} {heard:?} {standing:?} {cancel_asked} {spec:?} {owner:?}\n", self.lease(&lease))
     }
 
     pub(super) fn run(&mut self, run: Run) -> String {
         let run = Run {
+            spec: self.spec(&run.spec),
             created_at: self.at(run.created_at),
             run_at: self.maybe(run.run_at),
             started_at: self.maybe(run.started_at),
@@ -96,10 +102,39 @@ impl View {
         format!("{verdict:?}\n")
     }
 
-    pub(super) fn event(&mut self, event: Event) -> String {
+    /// In the order of the log.
+    pub(super) fn events(&mut self, events: Vec<Event>) -> String {
+        let mut told: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+        for event in events {
+            let batch = event.id / PER_BATCH;
+            if !self.batches.contains_key(&batch) && self.writes_several {
+                self.unordered.insert(batch);
+            }
+            let line = self.event(event);
+            told.entry(batch).or_default().push(line);
+        }
+        let mut text = String::new();
+        for (batch, mut lines) in told {
+            if self.unordered.contains(&batch) {
+                lines.sort();
+            }
+            text += &lines.concat();
+        }
+        text
+    }
+
+    fn event(&mut self, event: Event) -> String {
         let next = u64::try_from(self.batches.len()).unwrap_or(u64::MAX);
-        let batch = *self.batches.entry(event.id / PER_BATCH).or_insert(next);
-        let event = Event { id: batch * PER_BATCH + event.id % PER_BATCH, at: self.at(event.at), ..event };
+        let batch = event.id / PER_BATCH;
+        let place = if self.unordered.contains(&batch) { 0 } else { event.id % PER_BATCH };
+        let batch = *self.batches.entry(batch).or_insert(next);
+        let event = Event { id: batch * PER_BATCH + place, at: self.at(event.at), ..event };
         format!("{event:?}\n")
+    }
+
+    /// A place in the log from which two stores go on alike.
+    pub(super) fn whole_batch(&self, after: u64) -> u64 {
+        let batch = after / PER_BATCH;
+        if self.unordered.contains(&batch) { batch * PER_BATCH + PER_BATCH - 1 } else { after }
     }
 }

@@ -1,0 +1,273 @@
+use super::Postgres;
+use super::advance::{STANDING, unstorable_because};
+use super::carry_out::{Decided, Write, carry_out, note};
+use super::fault::{Fault, Outcome};
+use super::graphs::{Hold, hold};
+use super::link::TRIES;
+use super::snapshot::{Read, definition, definitions};
+use super::sql::now;
+use super::transaction::Transaction;
+use crate::cells::number;
+use everbeat_model::graph::{Command, Execution, Graph, Refusal, Snapshot};
+use everbeat_model::{ExecutionId, StoreTime};
+use everbeat_store::{Planner, Result, Start, Started};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Waits for other requests with the same keys to end; in one order.
+const TAKE_KEYS: &str = concat!(
+    "with ",
+    now!(),
+    " insert into idempotency (key, fingerprint, run_ids, created_at) select g.key, g.fingerprint, '{}', t.now \
+      from unnest($1::text[], $2::text[]) as g(key, fingerprint), t order by g.key \
+      on conflict (key) do nothing returning key"
+);
+
+const KEPT_KEYS: &str = "select key, fingerprint, run_ids from idempotency where key = any($1::text[])";
+
+const KEEP_KEYS: &str = "\
+    insert into idempotency (key, fingerprint, run_ids, created_at) \
+    select g.key, g.fingerprint, array[g.id], $4 from unnest($1::text[], $2::text[], $3::uuid[]) \
+      as g(key, fingerprint, id) \
+    on conflict (key) do update set fingerprint = excluded.fingerprint, run_ids = excluded.run_ids";
+
+const DROP_KEYS: &str = "delete from idempotency where key = any($1::text[])";
+
+const THERE: &str = "select e.id from execution e where e.id = any($1::uuid[])";
+
+/// The definition asked for and the newest one of that name.
+const RESOLVE: &str = "\
+    select (select max(d.serial) from graph d where d.name = g.name and (g.version is null or d.version = g.version)), \
+      (select max(d.serial) from graph d where d.name = g.name), \
+      (extract(epoch from clock_timestamp()) * 1000000)::bigint \
+    from unnest($1::text[], $2::text[]) with ordinality as g(name, version, nth) order by g.nth";
+
+pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Planner) -> Result<Vec<Started>> {
+    let mut answers = vec![Started::NoGraph; starts.len()];
+    let mut open: Vec<Vec<usize>> = vec![(0..starts.len()).collect()];
+    while let Some(mut places) = open.pop() {
+        if places.is_empty() {
+            continue;
+        }
+        let batch: Vec<&Start> = places.iter().map(|place| &starts[*place]).collect();
+        match start_batch(store, &batch, planner).await {
+            Ok(started) => places.iter().zip(started).for_each(|(place, started)| answers[*place] = started),
+            // One that cannot be stored must not spoil the others: it is halved until it stands alone.
+            Err(Fault::Data(_)) if places.len() > 1 => {
+                let second = places.split_off(places.len() / 2);
+                open.extend([second, places]);
+            }
+            Err(Fault::Data(reason)) => {
+                answers[places[0]] = Started::Refused(Refusal::Invalid(unstorable_because(&reason)));
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(answers)
+}
+
+async fn start_batch(store: &Postgres, batch: &[&Start], planner: &dyn Planner) -> Outcome<Vec<Started>> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let transaction = store.advance.begin().await?;
+        let answer = try_start(&transaction, store, batch, planner).await;
+        match transaction.close(answer).await {
+            Err(Fault::Again(_)) if tries < TRIES => {}
+            answer => return answer,
+        }
+    }
+}
+
+async fn try_start(
+    transaction: &Transaction<'_>,
+    store: &Postgres,
+    batch: &[&Start],
+    planner: &dyn Planner,
+) -> Outcome<Vec<Started>> {
+    let mut keys = Keys::take(transaction, batch).await?;
+    let names: Vec<&str> = batch.iter().map(|start| start.graph.as_str()).collect();
+    hold(transaction, &names, Hold::Shared).await?;
+    let ids: Vec<Uuid> = batch.iter().map(|start| start.id.0).collect();
+    let versions: Vec<Option<&str>> = batch.iter().map(|start| start.version.as_deref()).collect();
+    let rows = transaction.all(&[(THERE, &[&ids]), (STANDING, &[&names]), (RESOLVE, &[&names, &versions])]).await?;
+    let resolved: Vec<Resolved> = rows[2]
+        .iter()
+        .map(|row| Resolved {
+            definition: row.get::<_, Option<i64>>(0).map(number),
+            latest: row.get::<_, Option<i64>>(1).map_or(0, number),
+            now: StoreTime(row.get(2)),
+        })
+        .collect();
+    let serials: BTreeSet<u64> = resolved.iter().filter_map(|resolved| resolved.definition).collect();
+    let mut starting = Starting {
+        planner,
+        graphs: definitions(transaction, &store.definitions, &serials).await?,
+        there: rows[0].iter().map(|row| row.get(0)).collect(),
+        standing: rows[1].iter().map(|row| (row.get(0), ExecutionId(row.get(1)))).collect(),
+        begun: Vec::new(),
+        ticks: Vec::new(),
+    };
+    let mut answers = Vec::with_capacity(batch.len());
+    for (start, resolved) in batch.iter().zip(&resolved) {
+        answers.push(starting.start(start, resolved, &mut keys)?);
+    }
+    note(transaction, &starting.ticks).await?;
+    keys.keep(transaction, resolved.first().map_or(StoreTime(0), |resolved| resolved.now)).await?;
+    carry_out(transaction, &starting.begun, Write::Begun).await?;
+    Ok(answers)
+}
+
+struct Resolved {
+    definition: Option<u64>,
+    latest: u64,
+    now: StoreTime,
+}
+
+/// What is there, with what this batch adds.
+struct Starting<'a> {
+    planner: &'a dyn Planner,
+    graphs: BTreeMap<u64, Arc<Graph>>,
+    there: BTreeSet<Uuid>,
+    standing: BTreeMap<String, ExecutionId>,
+    begun: Vec<Decided>,
+    ticks: Vec<(Uuid, i64)>,
+}
+
+impl Starting<'_> {
+    fn start<'k>(&mut self, start: &'k Start, resolved: &Resolved, keys: &mut Keys<'k>) -> Outcome<Started> {
+        if self.there.contains(&start.id.0) {
+            // The same start again: an earlier answer was lost.
+            return Ok(Started::Exists(start.id));
+        }
+        if let Some(answer) = keys.answer(start) {
+            return Ok(answer);
+        }
+        let Some(serial) = resolved.definition else { return Ok(Started::NoGraph) };
+        let graph = definition(&self.graphs, serial)?;
+        let standing = self.standing.get(&start.graph).filter(|_| graph.singleton);
+        let answer = match standing {
+            Some(id) => Started::Exists(*id),
+            None => self.begin(start, serial, resolved, graph),
+        };
+        if let Started::Created { id, .. } | Started::Exists(id) = &answer {
+            keys.remember(start, *id);
+        }
+        Ok(answer)
+    }
+
+    fn begin(&mut self, start: &Start, serial: u64, resolved: &Resolved, graph: Arc<Graph>) -> Started {
+        let commands = match start.values.is_empty() {
+            true => Vec::new(),
+            false => vec![Command::Set { values: start.values.clone(), metadata: start.metadata.clone() }],
+        };
+        let (id, now) = (start.id, resolved.now);
+        let execution = Execution::default();
+        let snapshot = Snapshot { id, graph: graph.clone(), execution: execution.clone(), ended: Vec::new(), now };
+        let mut plan = self.planner.plan(snapshot, commands);
+        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
+            return Started::Refused(refusal);
+        }
+        let read = Read {
+            id,
+            graph: start.graph.clone(),
+            definition: serial,
+            seen: resolved.latest,
+            singleton: graph.singleton,
+            execution,
+            stamp: 0,
+            place: 0,
+            created_at: now,
+            updated_at: now,
+            changes: BTreeMap::new(),
+        };
+        let revision = plan.changes.execution.revision;
+        self.there.insert(id.0);
+        if graph.singleton {
+            self.standing.insert(start.graph.clone(), id);
+        }
+        self.ticks.extend(plan.changes.ticks.values().min().map(|due| (id.0, due.0)));
+        self.begun.push(Decided { read, graph, plan, now });
+        Started::Created { id, revision }
+    }
+}
+
+/// The idempotency keys of a batch. Those that nobody had are this transaction's.
+#[derive(Default)]
+struct Keys<'a> {
+    taken: BTreeMap<&'a str, Option<(&'a str, ExecutionId)>>,
+    kept: BTreeMap<String, (String, Option<Uuid>)>,
+}
+
+impl<'a> Keys<'a> {
+    async fn take(transaction: &Transaction<'_>, batch: &[&'a Start]) -> Outcome<Keys<'a>> {
+        let given: BTreeMap<&str, &str> = batch
+            .iter()
+            .filter_map(|start| start.idempotency.as_ref())
+            .map(|idempotency| (idempotency.key.as_str(), idempotency.fingerprint.as_str()))
+            .collect();
+        let mut keys = Keys::default();
+        if given.is_empty() {
+            return Ok(keys);
+        }
+        let names: Vec<&str> = given.keys().copied().collect();
+        let fingerprints: Vec<&str> = given.values().copied().collect();
+        let rows = transaction.query(TAKE_KEYS, &[&names, &fingerprints]).await?;
+        let taken: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        let (taken, held): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| taken.contains(name));
+        keys.taken = taken.into_iter().map(|name| (name, None)).collect();
+        if !held.is_empty() {
+            let rows = transaction.query(KEPT_KEYS, &[&held]).await?;
+            let kept =
+                |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get::<_, Vec<Uuid>>(2).first().copied()));
+            keys.kept = rows.iter().map(kept).collect();
+        }
+        if keys.kept.len() < held.len() {
+            // Forgotten between the two statements: then it is ours after all.
+            return Err(Fault::Again("an idempotency key just expired".to_string()));
+        }
+        Ok(keys)
+    }
+
+    /// What an earlier request with the same key was answered.
+    fn answer(&self, start: &Start) -> Option<Started> {
+        let given = start.idempotency.as_ref()?;
+        let (fingerprint, id) = match self.taken.get(given.key.as_str()) {
+            Some(None) => return None,
+            Some(Some((fingerprint, id))) => (*fingerprint, Some(id.0)),
+            None => self.kept.get(&given.key).map(|(fingerprint, id)| (fingerprint.as_str(), *id))?,
+        };
+        Some(match id {
+            Some(id) if fingerprint == given.fingerprint => Started::Exists(ExecutionId(id)),
+            _ => Started::KeyReused,
+        })
+    }
+
+    fn remember(&mut self, start: &'a Start, id: ExecutionId) {
+        if let Some(given) = &start.idempotency {
+            self.taken.insert(&given.key, Some((&given.fingerprint, id)));
+        }
+    }
+
+    async fn keep(&self, transaction: &Transaction<'_>, now: StoreTime) -> Outcome<()> {
+        let (mut names, mut fingerprints, mut ids, mut unused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (name, answered) in &self.taken {
+            match answered {
+                None => unused.push(*name),
+                Some((fingerprint, id)) => {
+                    names.push(*name);
+                    fingerprints.push(*fingerprint);
+                    ids.push(id.0);
+                }
+            }
+        }
+        if !names.is_empty() {
+            transaction.query(KEEP_KEYS, &[&names, &fingerprints, &ids, &now.0]).await?;
+        }
+        if !unused.is_empty() {
+            transaction.query(DROP_KEYS, &[&unused]).await?;
+        }
+        Ok(())
+    }
+}

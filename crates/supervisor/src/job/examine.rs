@@ -1,0 +1,100 @@
+//! What has become of an attempt: the lock first, then whoever holds it, then what it left.
+
+use super::client::{Client, Error};
+use super::clock;
+use super::folder::{JobFolder, Problem};
+use super::kernel_lock::{self, State};
+use super::protocol::{Hello, Refusal};
+use super::records::{ExitRecord, Record, Started};
+use super::spec::{Identity, Spec};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub enum Finding {
+    /// The lock is held and its holder answers: alive, whatever the sentinel's age.
+    Live(Box<Hello>),
+    /// The lock is held and nobody answers.
+    Hung,
+    /// With its true status. The shim may linger still.
+    Exited(Box<ExitRecord>),
+    /// Nobody has taken the lock for this attempt yet.
+    Starting,
+    /// The lock is free and there is no record: [`super::fence`] says whether it is lost or never started.
+    Gone,
+    /// The machine has booted since, and there is no record.
+    Rebooted,
+    /// What stands there cannot be understood, or is of another attempt. Never death.
+    Unknown(String),
+}
+
+/// So long a shim may take to answer. It does nothing that takes longer than a write to the disk.
+const HELLO_WITHIN: Duration = Duration::from_secs(2);
+
+pub fn examine(folder: &JobFolder, identity: &Identity) -> Finding {
+    examine_within(folder, identity, HELLO_WITHIN)
+}
+
+pub fn examine_within(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Finding {
+    look(folder, identity, hello_within).unwrap_or_else(|problem| Finding::Unknown(problem.to_string()))
+}
+
+fn look(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Result<Finding, Problem> {
+    let until = clock::boot_ms() + hello_within.as_millis() as u64;
+    loop {
+        // A record that cannot be read does not hide a living shim.
+        if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
+            return Ok(Finding::Exited(Box::new(record)));
+        }
+        let found = match kernel_lock::state(folder)? {
+            State::Held => ask(folder, identity, until),
+            State::Free | State::Absent => infer(folder, identity)?,
+        };
+        // Else the lock passed from hand to hand meanwhile.
+        if let Some(finding) = found {
+            return Ok(finding);
+        }
+    }
+}
+
+/// Nobody holds the lock: what does the folder say? Nothing, if somebody has taken it since.
+fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Problem> {
+    let started: Option<Started> = Record::read(folder, identity)?;
+    let was_locked = started.is_some() || kernel_lock::note(folder, identity).is_some();
+    let spec = Spec::read(folder)?;
+    if spec.identity() != *identity {
+        return Err(Problem::Foreign("spec.json".into()));
+    }
+    // The shim may have come, ended and left its record since the first look.
+    if kernel_lock::state(folder)? == State::Held {
+        return Ok(None);
+    }
+    if let Some(record) = ExitRecord::read(folder, identity)? {
+        return Ok(Some(Finding::Exited(Box::new(record))));
+    }
+    let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
+    Ok(Some(match was_locked {
+        _ if spec.boot_id != boot => Finding::Rebooted,
+        true => Finding::Gone,
+        false => Finding::Starting,
+    }))
+}
+
+/// Asks the lock's holder, again and again until the time is over: it may have locked just now. Nothing,
+/// if nobody holds it any more.
+fn ask(folder: &JobFolder, identity: &Identity, until: u64) -> Option<Finding> {
+    loop {
+        let left = until.saturating_sub(clock::boot_ms());
+        let answer =
+            Client::connect(folder, identity, Duration::from_millis(left)).and_then(|mut client| client.hello());
+        match answer {
+            Ok(Hello { exit: Some(record), .. }) => return Some(Finding::Exited(Box::new(record))),
+            Ok(hello) => return Some(Finding::Live(Box::new(hello))),
+            Err(Error::Refused(Refusal::Fenced, _)) => {
+                return Some(Finding::Unknown("another attempt's shim holds the lock".into()));
+            }
+            Err(_) if kernel_lock::state(folder).is_ok_and(|state| state != State::Held) => return None,
+            Err(_) if left == 0 => return Some(Finding::Hung),
+            Err(_) => clock::pause(5),
+        }
+    }
+}

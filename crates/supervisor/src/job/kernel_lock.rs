@@ -1,0 +1,134 @@
+//! The kernel's lock on a job's `lock` file: whoever holds it owns the job.
+//!
+//! An "open file description" lock: the kernel lets go of it when the holder ends, however it ends, and
+//! one can ask for its state without taking it, so that looking at a job never disturbs a shim that is
+//! about to lock.
+#![allow(unsafe_code)] // rustix has no such locks.
+
+use super::folder::{JobFolder, LOCK, Problem};
+use super::spec::Identity;
+use rustix::fs::{self, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// The lock, held for as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    file: File,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// There is no file: nobody has ever tried.
+    Absent,
+    Free,
+    Held,
+}
+
+/// Which attempt took the lock last. Never synced: it is of use in the same boot only.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Note {
+    pub(crate) epoch: u64,
+    pub(crate) nonce: String,
+    /// The cgroup it has, or is about to make.
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// Takes the lock, or says `None` when somebody else holds it.
+pub(crate) fn take(folder: &JobFolder) -> io::Result<Option<Held>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(fs::openat(folder.dir(), LOCK, flags, Mode::RUSR | Mode::WUSR)?);
+    let mut request = whole_file(libc::F_WRLCK);
+    // SAFETY: the descriptor is open and `request` is a valid, initialised flock for the whole call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) } {
+        0 => Ok(Some(Held { file })),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+            error if error.raw_os_error() == Some(libc::EACCES) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Looks without touching.
+pub(crate) fn state(folder: &JobFolder) -> Result<State, Problem> {
+    let file = match folder.open_file(LOCK) {
+        Ok((file, _)) => file,
+        Err(Problem::Missing(_)) => return Ok(State::Absent),
+        Err(problem) => return Err(problem),
+    };
+    let mut request = whole_file(libc::F_WRLCK);
+    // SAFETY: as above.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) } {
+        0 if i32::from(request.l_type) == libc::F_UNLCK => Ok(State::Free),
+        0 => Ok(State::Held),
+        _ => Err(Problem::Unreadable(LOCK.into(), io::Error::last_os_error())),
+    }
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: flock is plain integers; zero is a value of each. (Its fields differ between systems.)
+    let mut request: libc::flock = unsafe { std::mem::zeroed() };
+    request.l_type = kind as _;
+    request.l_whence = libc::SEEK_SET as _;
+    request
+}
+
+impl Held {
+    /// Notes who took it.
+    pub(crate) fn sign(&self, identity: &Identity, cgroup: Option<PathBuf>) -> io::Result<()> {
+        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone(), cgroup })?;
+        self.file.set_len(0)?;
+        self.file.write_all_at(&note, 0)
+    }
+}
+
+/// This attempt's note, if it was the last to hold the lock.
+pub(crate) fn note(folder: &JobFolder, identity: &Identity) -> Option<Note> {
+    const MOST_NOTE_BYTES: u64 = 16 << 10;
+    let note: Note = folder.read_json(LOCK, MOST_NOTE_BYTES).ok()?;
+    (note.epoch == identity.epoch && note.nonce == identity.nonce).then_some(note)
+}
+
+impl Drop for Held {
+    /// Closing is not enough: a process that this one is just starting has the descriptor too, until it
+    /// runs its own program.
+    fn drop(&mut self) {
+        let mut request = whole_file(libc::F_UNLCK);
+        // SAFETY: as above.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_is_seen_without_being_taken_and_free_when_its_holder_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(root.path(), "j").unwrap();
+        assert_eq!(state(&folder).unwrap(), State::Absent);
+        let held = take(&folder).unwrap().unwrap();
+        assert_eq!(state(&folder).unwrap(), State::Held);
+        assert!(take(&folder).unwrap().is_none());
+        drop(held);
+        assert_eq!(state(&folder).unwrap(), State::Free);
+        assert!(take(&folder).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_released_lock_is_free_although_a_copy_of_its_descriptor_is_open() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(root.path(), "j").unwrap();
+        let held = take(&folder).unwrap().unwrap();
+        let _copy = held.file.try_clone().unwrap();
+        drop(held);
+        assert_eq!(state(&folder).unwrap(), State::Free);
+    }
+}

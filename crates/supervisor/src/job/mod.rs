@@ -1,0 +1,30 @@
+//! Detached jobs: a folder, a shim that owns the command, and what a server can learn of both.
+//!
+//! The kernel lock on `lock` is the truth, the exit record its last word, and the sentinel only a sign of
+//! health. Nothing here is judged or signalled by a PID that may have passed on: identity is the lock, the
+//! cgroup's name, a tag in the environment, and the attempt's epoch and nonce.
+
+mod cgroup;
+mod clean;
+pub mod client;
+mod clock;
+mod examine;
+mod fence;
+mod folder;
+mod kernel_lock;
+pub mod logs;
+mod processes;
+pub mod protocol;
+mod records;
+pub mod sentinel;
+pub mod shim;
+mod spec;
+
+pub use clean::{Archived, Cleaned, archive, clean, clean_leftovers};
+pub use client::Client;
+pub use examine::{Finding, examine, examine_within};
+pub use fence::{Fenced, fence, kill};
+pub use folder::{JobFolder, Problem};
+pub use records::{CancelRecord, ExitRecord, FenceRecord, Started, Stopped};
+pub use sentinel::Sentinel;
+pub use spec::{Containment, Identity, Spec, new_nonce};

@@ -1,0 +1,137 @@
+//! Finding and signalling processes without trusting a PID: a pidfd is opened first, then what made the
+//! process ours is looked at again, and only then the pidfd is signalled.
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs;
+
+/// Stands in the environment of every process of a job.
+pub(crate) const JOB_TAG: &str = "EVERBEAT_JOB_TAG";
+/// Stands in the environment of a shim.
+pub(crate) const SHIM_TAG: &str = "EVERBEAT_SHIM_TAG";
+
+/// Signals every process that `is_ours`, as judged after its pidfd was opened. Says how many there were,
+/// those included that may not be signalled: they are still there.
+pub(crate) fn signal(pids: impl IntoIterator<Item = i32>, signal: Signal, is_ours: impl Fn(i32) -> bool) -> usize {
+    let mut found = 0;
+    for raw in pids {
+        let Some(pid) = Pid::from_raw(raw) else { continue };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        if is_ours(raw) {
+            let _counted_all_the_same = pidfd_send_signal(&pidfd, signal);
+            found += 1;
+        }
+    }
+    found
+}
+
+/// All processes whose environment says `name=value`, zombies excepted (they have none).
+pub(crate) fn tagged(name: &str, value: &str) -> Vec<i32> {
+    all().filter(|pid| has_tag(*pid, name, value)).collect()
+}
+
+pub(crate) fn has_tag(pid: i32, name: &str, value: &str) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    environment.split(|byte| *byte == 0).any(|entry| {
+        entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(value.as_bytes())
+    })
+}
+
+fn all() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The children of a process, those it adopted included.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// All descendants of a process.
+pub(crate) fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while next < found.len() {
+        let more = children(found[next]);
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
+
+/// Whether a process descends from `ancestor` now.
+pub(crate) fn descends(pid: i32, ancestor: i32) -> bool {
+    /// A chain this long is not one of a living tree but of a race.
+    const MOST_GENERATIONS: usize = 10_000;
+    std::iter::successors(Some(pid), |pid| stat(*pid).map(|stat| stat.parent))
+        .take(MOST_GENERATIONS)
+        .any(|pid| pid == ancestor)
+}
+
+pub(crate) fn group(pid: i32) -> Option<i32> {
+    stat(pid).map(|stat| stat.group)
+}
+
+struct Stat {
+    parent: i32,
+    group: i32,
+}
+
+/// `pid (name) state ppid pgrp …`; the name may hold anything, parentheses and blanks included.
+fn stat(pid: i32) -> Option<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace().skip(1);
+    Some(Stat { parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+}
+
+/// The signals that may be asked for by name, with or without `SIG`.
+pub(crate) fn signal_by_name(name: &str) -> Option<Signal> {
+    Some(match name.strip_prefix("SIG").unwrap_or(name) {
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "QUIT" => Signal::QUIT,
+        "ABRT" => Signal::ABORT,
+        "KILL" => Signal::KILL,
+        "USR1" => Signal::USR1,
+        "USR2" => Signal::USR2,
+        "ALRM" => Signal::ALARM,
+        "TERM" => Signal::TERM,
+        "CONT" => Signal::CONT,
+        "STOP" => Signal::STOP,
+        "TSTP" => Signal::TSTP,
+        "WINCH" => Signal::WINCH,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_below_its_parent() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (me, pid) = (std::process::id() as i32, child.id() as i32);
+        assert!(children(me).contains(&pid) && descendants(me).contains(&pid));
+        assert!(descends(pid, me) && !descends(me, pid));
+        assert_eq!(signal([pid], Signal::KILL, |_| false), 0, "not ours");
+        assert_eq!(signal([pid], Signal::KILL, |pid| descends(pid, me)), 1);
+        child.wait().unwrap();
+        assert_eq!(signal([pid], Signal::KILL, |_| true), 0, "gone");
+    }
+
+    #[test]
+    fn a_tag_is_compared_as_a_whole() {
+        let mut child = std::process::Command::new("sleep").arg("60").env(JOB_TAG, "abc").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(tagged(JOB_TAG, "abc").contains(&pid));
+        assert!(!has_tag(pid, JOB_TAG, "ab") && !has_tag(pid, JOB_TAG, "abcd") && !has_tag(pid, "JOB_TAG", "abc"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

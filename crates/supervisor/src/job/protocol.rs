@@ -1,0 +1,112 @@
+//! What server and shim say to one another over `sock`: one JSON object a line.
+
+use super::records::ExitRecord;
+use super::sentinel::Status;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub epoch: u64,
+    /// The attempt's nonce; for a beat, its beat token.
+    pub nonce: String,
+    #[serde(flatten)]
+    pub order: Order,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum Order {
+    Hello,
+    Stop { grace_ms: Option<u64> },
+    Signal { name: String },
+    Beat { status: Option<Status>, progress: Option<Value> },
+    Ack,
+    Subscribe,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reply {
+    Refused { error: Refusal, detail: Option<String> },
+    Hello(Box<Hello>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Refusal {
+    /// Not this attempt's epoch and nonce.
+    Fenced,
+    /// Not a request.
+    Malformed,
+    /// Not now: the job runs still, or has ended.
+    Untimely,
+    /// Too many subscribers.
+    Busy,
+}
+
+/// How a shim and its job are. Every request that is accepted is answered with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hello {
+    pub job_id: String,
+    pub epoch: u64,
+    pub state: State,
+    pub status: Status,
+    pub seq: u64,
+    pub boot_ms: u64,
+    pub started_at: String,
+    pub progress: Option<Value>,
+    /// Rises with every progress or status the job reports.
+    pub progress_seq: u64,
+    pub last_write_error: Option<String>,
+    pub write_failures: u64,
+    pub output_bytes: u64,
+    pub dropped_bytes: u64,
+    pub contained_by: ContainedBy,
+    /// The end, also when it could not be written to the disk.
+    pub exit: Option<ExitRecord>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Running,
+    /// Asked to stop; its grace runs.
+    Stopping,
+    /// The command has ended; what it left behind is being killed.
+    Clearing,
+    /// Ended, and nothing is left of it.
+    Exited,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainedBy {
+    Cgroup,
+    Tree,
+}
+
+/// What a subscriber is told, the present state first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    Beat(Box<Hello>),
+    Progress(Box<Hello>),
+    /// The command has ended; its record is on the disk, or `hello.last_write_error` says why not.
+    Exit(Box<Hello>),
+    /// Nothing of the job is left, and its logs are complete.
+    Exited(Box<Hello>),
+}
+
+impl Event {
+    pub fn hello(&self) -> &Hello {
+        match self {
+            Event::Beat(hello) | Event::Progress(hello) | Event::Exit(hello) | Event::Exited(hello) => hello,
+        }
+    }
+}
+
+/// A request, a reply or an event is never longer: progress may have 16 KiB, a record far less.
+pub(crate) const MOST_LINE_BYTES: usize = 64 << 10;
+pub(crate) const MOST_PROGRESS_BYTES: usize = 16 << 10;

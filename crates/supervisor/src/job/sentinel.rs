@@ -1,0 +1,137 @@
+//! The sentinel: the shim's sign of health, for people and for the admin API. Its age is not a verdict.
+
+use super::clock;
+use super::folder::{JobFolder, MOST_SENTINEL_BYTES, Problem, SENTINEL};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// No PID here, on purpose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sentinel {
+    pub job_id: String,
+    pub status: Status,
+    /// By the wall clock: for people. Ages are taken from `boot_ms`.
+    pub last_heartbeat: String,
+    pub workspace_path: PathBuf,
+    pub session_id: Option<String>,
+    pub agent_engine: Option<String>,
+    pub started_at: String,
+    pub schema: u32,
+    pub epoch: u64,
+    pub nonce: String,
+    pub seq: u64,
+    pub boot_id: String,
+    pub boot_ms: u64,
+    pub interval_ms: u64,
+    pub progress: Option<Value>,
+    pub last_write_error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    #[default]
+    Running,
+    Waiting,
+    Processing,
+}
+
+/// The heartbeat's age in the admin API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AgeClass {
+    Fresh,
+    Stale,
+    Dead,
+    Unknown,
+}
+
+/// Reads the sentinel, whatever stands there: a problem is an answer, and nothing waits or follows.
+pub fn read(folder: &JobFolder) -> Result<Sentinel, Problem> {
+    let sentinel: Sentinel = folder.read_json(SENTINEL, MOST_SENTINEL_BYTES)?;
+    let malformed = |why: &str| Problem::Malformed(SENTINEL.into(), why.into());
+    if sentinel.job_id != folder.job_id() {
+        return Err(Problem::Foreign(SENTINEL.into()));
+    }
+    if sentinel.schema != super::spec::SCHEMA {
+        return Err(malformed("its schema is not known here"));
+    }
+    clock::parse(&sentinel.last_heartbeat).ok_or_else(|| malformed("lastHeartbeat is not a time"))?;
+    Ok(sentinel)
+}
+
+impl Sentinel {
+    /// How long ago it was written: on boot time in the same boot, by the wall clock across boots. A beat
+    /// from the future has no age.
+    pub fn age(&self) -> Option<Duration> {
+        let same_boot = clock::boot_id().is_ok_and(|boot| boot == self.boot_id);
+        let milliseconds = match same_boot {
+            true => clock::boot_ms().checked_sub(self.boot_ms),
+            false => clock::wall_ms().checked_sub(clock::parse(&self.last_heartbeat)?),
+        };
+        milliseconds.map(Duration::from_millis)
+    }
+}
+
+/// `fresh` below `stale_after`, `dead` above `dead_after`, `stale` between; no age is `unknown`.
+pub fn age_class(age: Option<Duration>, stale_after: Duration, dead_after: Duration) -> AgeClass {
+    match age {
+        None => AgeClass::Unknown,
+        Some(age) if age < stale_after => AgeClass::Fresh,
+        Some(age) if age <= dead_after => AgeClass::Stale,
+        Some(_) => AgeClass::Dead,
+    }
+}
+
+/// Not synced: after a crash of the machine the job is lost anyway.
+pub(crate) fn write(folder: &JobFolder, sentinel: &Sentinel) -> std::io::Result<()> {
+    folder.write_quickly(SENTINEL, sentinel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_fresh_stale_dead_or_unknown() {
+        let class =
+            |seconds| age_class(Some(Duration::from_secs(seconds)), Duration::from_secs(120), Duration::from_secs(600));
+        assert_eq!((class(0), class(119)), (AgeClass::Fresh, AgeClass::Fresh));
+        assert_eq!((class(120), class(600)), (AgeClass::Stale, AgeClass::Stale));
+        assert_eq!(class(601), AgeClass::Dead);
+        assert_eq!(age_class(None, Duration::ZERO, Duration::ZERO), AgeClass::Unknown);
+    }
+
+    #[test]
+    fn a_sentinel_is_cheap_to_write() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(root.path(), "j").unwrap();
+        let sentinel = Sentinel {
+            job_id: "j".into(),
+            status: Status::Running,
+            last_heartbeat: clock::now_text(),
+            workspace_path: folder.workspace(),
+            session_id: None,
+            agent_engine: None,
+            started_at: clock::now_text(),
+            schema: super::super::spec::SCHEMA,
+            epoch: 1,
+            nonce: "0".repeat(32),
+            seq: 1,
+            boot_id: clock::boot_id().unwrap(),
+            boot_ms: clock::boot_ms(),
+            interval_ms: 30_000,
+            progress: None,
+            last_write_error: None,
+        };
+        let began = clock::boot_ms();
+        for _ in 0..1000 {
+            write(&folder, &sentinel).unwrap();
+        }
+        println!("a sentinel is written in {} µs", clock::boot_ms() - began);
+        assert_eq!(read(&folder).unwrap(), sentinel);
+    }
+}

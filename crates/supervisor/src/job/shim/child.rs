@@ -1,0 +1,95 @@
+//! Starting the command.
+#![allow(unsafe_code)] // pre_exec, once.
+
+use super::signals;
+use crate::job::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
+use crate::job::folder::{JobFolder, SOCKET};
+use crate::job::processes::JOB_TAG;
+use crate::job::spec::Spec;
+use rustix::io::{DupFlags, Errno, FdFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// The running command: not reaped, so its PID is its own.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) pid: Pid,
+    pub(super) pidfd: OwnedFd,
+}
+
+/// The shim's ends of the pipes to the command.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    pub(super) progress: OwnedFd,
+}
+
+/// `low` is a descriptor to put the job's end of the progress pipe in: a shell can name only one digit.
+pub(super) fn start(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd) -> io::Result<(Child, Pipes)> {
+    let (stdout, stdout_end) = pipe()?;
+    let (stderr, stderr_end) = pipe()?;
+    let (progress, high) = pipe()?;
+    let mut progress_end = low;
+    rustix::io::dup3(&high, &mut progress_end, DupFlags::CLOEXEC)?;
+    drop(high);
+    let mut command = Command::new(&spec.command[0]);
+    command.args(&spec.command[1..]).stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
+    command.current_dir(spec.cwd.clone().unwrap_or_else(|| folder.workspace()));
+    command.env_clear().envs(&spec.env).envs(own_variables(spec, folder, &progress_end));
+    // A group of its own: a signal to it does not reach the shim.
+    command.process_group(0);
+    let shim = rustix::process::getpid();
+    let door = door.map(File::try_clone).transpose()?;
+    // SAFETY: between fork and exec it makes system calls only, on descriptors it owns; no memory is taken.
+    unsafe {
+        command.pre_exec(move || {
+            // The shim's death is the job's: nothing runs untracked. (The kernel means the thread that
+            // forked, and the shim has only one.)
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(shim) {
+                return Err(Errno::SRCH.into());
+            }
+            signals::reset_in_child();
+            if let Some(door) = &door {
+                rustix::io::write(door, b"0")?;
+            }
+            Ok(rustix::io::fcntl_setfd(&progress_end, FdFlags::empty())?)
+        });
+    }
+    let child = command.spawn()?;
+    let pid = Pid::from_raw(child.id() as i32).ok_or(Errno::SRCH)?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    for pipe in [&stdout, &stderr, &progress] {
+        rustix::io::ioctl_fionbio(pipe, true)?;
+    }
+    Ok((Child { pid, pidfd }, Pipes { stdout, stderr, progress }))
+}
+
+fn own_variables(spec: &Spec, folder: &JobFolder, progress: &OwnedFd) -> [(&'static str, std::ffi::OsString); 7] {
+    let identity = spec.identity();
+    [
+        ("EVERBEAT_JOB_ID", spec.job_id.clone().into()),
+        (ATTEMPT_VARIABLE, spec.epoch.to_string().into()),
+        ("EVERBEAT_WORKSPACE", folder.workspace().into()),
+        ("EVERBEAT_PROGRESS", progress.as_raw_fd().to_string().into()),
+        (SOCKET_VARIABLE, folder.path().join(SOCKET).into()),
+        (BEAT_TOKEN_VARIABLE, identity.beat_token().into()),
+        (JOB_TAG, identity.tag().into()),
+    ]
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+/// If memory runs out, the job goes before its shim: somebody must be left to tell. After the start, so
+/// that the job does not inherit it; without the right to do so, it stays as it was.
+pub(super) fn protect_self() {
+    let _without_the_right = std::fs::write("/proc/self/oom_score_adj", "-999");
+}

@@ -1,0 +1,197 @@
+//! One job in a folder of its own, gone without a trace when the test ends.
+
+use everbeat_supervisor::job::{
+    Client, ExitRecord, Fenced, Finding, Identity, JobFolder, Spec, examine, fence, kill, protocol::Hello, shim,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) struct Job {
+    pub(crate) folder: JobFolder,
+    pub(crate) spec: Spec,
+    _root: Option<tempfile::TempDir>,
+}
+
+/// No test waits longer for anything. The machine may be busy.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+impl Job {
+    pub(crate) fn new(command: &[&str]) -> Job {
+        Job::with(command, |_| {})
+    }
+
+    pub(crate) fn shell(script: &str) -> Job {
+        Job::new(&["/bin/sh", "-c", script])
+    }
+
+    /// A job whose spec the test changes before it is written.
+    pub(crate) fn with(command: &[&str], change: impl FnOnce(&mut Spec)) -> Job {
+        let root = tempfile::tempdir().unwrap();
+        let mut job = Job::in_root(root.path(), command, change);
+        job._root = Some(root);
+        job
+    }
+
+    pub(crate) fn in_root(root: &Path, command: &[&str], change: impl FnOnce(&mut Spec)) -> Job {
+        let job_id = uuid::Uuid::new_v4().to_string();
+        let folder = JobFolder::create(root, &job_id).unwrap();
+        let mut spec = Spec::new(&job_id, 1, command.iter().map(|part| (*part).to_owned()).collect()).unwrap();
+        spec.env.insert("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into());
+        (spec.interval_ms, spec.stop_grace_ms, spec.linger_ms) = (50, 5_000, 120_000);
+        change(&mut spec);
+        spec.write(&folder).unwrap();
+        Job { folder, spec, _root: None }
+    }
+
+    pub(crate) fn start(self) -> Job {
+        shim::spawn(shim_program(), ["shim"], &self.folder).unwrap();
+        self
+    }
+
+    /// Starts a shim that kills itself at the named place.
+    pub(crate) fn start_to_die_at(&self, place: &str) {
+        let variable = format!("EVERBEAT_SHIM_KILL_AT={place}");
+        let args = [variable.as_str(), shim_program().to_str().unwrap(), "shim"];
+        shim::spawn(Path::new("/usr/bin/env"), args, &self.folder).unwrap();
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.spec.identity()
+    }
+
+    pub(crate) fn examine(&self) -> Finding {
+        examine(&self.folder, &self.identity())
+    }
+
+    pub(crate) fn fence(&self) -> Fenced {
+        fence(&self.folder, &self.identity()).unwrap()
+    }
+
+    /// The verdict, once the kernel has let go of a dead shim's lock.
+    pub(crate) fn judge(&self) -> Fenced {
+        eventually("a free lock", || Some(self.fence()).filter(|fenced| !matches!(fenced, Fenced::StillHeld)))
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        eventually("a socket", || Client::connect(&self.folder, &self.identity(), LONG).ok())
+    }
+
+    pub(crate) fn hello(&self) -> Hello {
+        self.client().hello().unwrap()
+    }
+
+    pub(crate) fn exited(&self) -> ExitRecord {
+        eventually("an exit", || match self.examine() {
+            Finding::Exited(record) => Some(*record),
+            Finding::Live(_) | Finding::Starting => None,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    pub(crate) fn workspace(&self, name: &str) -> PathBuf {
+        self.folder.workspace().join(name)
+    }
+
+    /// Waits until the job has written this file.
+    pub(crate) fn await_file(&self, name: &str) -> String {
+        eventually(name, || std::fs::read_to_string(self.workspace(name)).ok().filter(|text| text.ends_with('\n')))
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        let read = everbeat_supervisor::job::logs::read_from(
+            &self.folder,
+            everbeat_supervisor::job::logs::Stream::Stdout,
+            0,
+            1 << 20,
+        );
+        String::from_utf8(read.unwrap().bytes).unwrap()
+    }
+
+    /// The living processes that carry this job's id.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let mark = format!("EVERBEAT_JOB_ID={}", self.spec.job_id);
+        all_processes().filter(|pid| has(*pid, "environ", &mark)).collect()
+    }
+
+    pub(crate) fn shims(&self) -> Vec<i32> {
+        let path = self.folder.path().to_str().unwrap().to_owned();
+        all_processes().filter(|pid| is_shim(*pid, &path)).collect()
+    }
+
+    pub(crate) fn signal_shim(&self, signal: Signal) {
+        pidfd_send_signal(self.shim(), signal).unwrap();
+    }
+
+    pub(crate) fn shim(&self) -> std::os::fd::OwnedFd {
+        let path = self.folder.path().to_str().unwrap().to_owned();
+        let pid = eventually("a shim", || self.shims().pop());
+        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        assert!(has(pid, "cmdline", &path));
+        pidfd
+    }
+
+    pub(crate) fn await_no_shim(&self) {
+        eventually("the shim's end", || self.shims().is_empty().then_some(()));
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.folder.path().exists() {
+            return;
+        }
+        let identity = self.spec.identity();
+        if let Ok(mut client) = Client::connect(&self.folder, &identity, Duration::from_secs(2)) {
+            let _already_ended = client.stop(Some(Duration::ZERO));
+        }
+        let gone = kill(&self.folder, &identity).and_then(|()| fence(&self.folder, &identity));
+        if !std::thread::panicking() {
+            assert!(matches!(gone, Ok(Fenced::Lost | Fenced::NeverStarted | Fenced::Exited(_))), "{gone:?}");
+            assert_eq!(self.processes(), [0; 0], "nothing is left");
+        }
+    }
+}
+
+fn shim_program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_everbeat-shim"))
+}
+
+fn all_processes() -> impl Iterator<Item = i32> {
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// A shim that is just being started shows no command line for a moment, but its program.
+fn is_shim(pid: i32, folder: &str) -> bool {
+    let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    match line.is_empty() {
+        true => std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == shim_program()),
+        false => line.split(|byte| *byte == 0).any(|part| part == folder.as_bytes()),
+    }
+}
+
+fn has(pid: i32, file: &str, text: &str) -> bool {
+    std::fs::read(format!("/proc/{pid}/{file}"))
+        .is_ok_and(|bytes| bytes.split(|byte| *byte == 0).any(|part| part == text.as_bytes()))
+}
+
+/// Looks until there is something, for at most [`LONG`].
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..LONG.as_millis() / 5 {
+        if let Some(found) = look() {
+            return found;
+        }
+        pause(Duration::from_millis(5));
+    }
+    panic!("waited in vain for {what}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process gives no signal")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[expect(clippy::disallowed_methods, reason = "figures")]
+pub(crate) fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}

@@ -1,0 +1,38 @@
+use crate::harness::*;
+use everbeat_supervisor::job::logs::{Stream, read_from, tail};
+
+#[test]
+fn a_follower_sees_every_line_across_rotations() {
+    const LINES: usize = 20_000;
+    let script = format!("seq -f 'line %06.0f' 1 {LINES}; echo oops >&2");
+    // Slow enough for a follower: it loses nothing that it could have read.
+    let script = format!("({script}) | while read line; do echo \"$line\"; done");
+    let job = Job::with(&["/bin/sh", "-c", &script], |spec| spec.log_limit_bytes = 128 << 10).start();
+    let (mut at, mut seen) = (0, Vec::new());
+    loop {
+        let ended = matches!(job.examine(), everbeat_supervisor::job::Finding::Exited(_));
+        let chunk = read_from(&job.folder, Stream::Stdout, at, 1 << 20).unwrap();
+        assert_eq!(chunk.offset, at, "a gap");
+        at = chunk.next();
+        seen.extend_from_slice(&chunk.bytes);
+        if ended && chunk.bytes.is_empty() {
+            break;
+        }
+    }
+    let expected: String = (1..=LINES).map(|n| format!("line {n:06}\n")).collect();
+    assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
+    let sizes = ["stdout.log", "stdout.log.1"].map(|name| job.folder.path().join(name).metadata().unwrap().len());
+    assert!(sizes.iter().sum::<u64>() <= 128 << 10, "{sizes:?}");
+    let last = tail(&job.folder, Stream::Stdout, 3).unwrap();
+    assert_eq!(String::from_utf8(last.bytes).unwrap(), "line 019998\nline 019999\nline 020000\n");
+    assert_eq!(tail(&job.folder, Stream::Stderr, 10).unwrap().bytes, b"oops\n");
+    assert_eq!(tail(&job.folder, Stream::Stdout, 0).unwrap().bytes, b"");
+}
+
+#[test]
+fn output_is_complete_when_the_exit_is_known() {
+    let job = Job::shell("head -c 3000000 /dev/zero | tr '\\0' x; echo end >&2; exit 2").start();
+    let record = job.exited();
+    assert_eq!((record.exit_code, record.output_bytes, record.dropped_bytes), (Some(2), 3_000_004, 0));
+    assert_eq!(job.folder.path().join("stdout.log").metadata().unwrap().len(), 3_000_000);
+}

@@ -2,11 +2,11 @@
 
 mod support;
 
-use everbeat_model::graph::{Command, Condition, Defaults, Graph, Plan, Refusal, Snapshot, Sort, plan};
+use everbeat_model::graph::{Command, Condition, Graph, Refusal, Sort};
 use everbeat_model::run::Claimed;
-use everbeat_model::{Ending, ExecutionId, Json, Policy, ReplicaId, RunId, Settlement};
+use everbeat_model::{Ending, ExecutionId, Json, ReplicaId, Settlement};
 use everbeat_store::{
-    Advance, Advanced, Audits, Claim, ExecutionFilter, Executions, Graphs, Looked, Planner, Runs, Start, Started,
+    Advance, Advanced, Audits, Claim, ExecutionFilter, Executions, Graphs, Looked, Runs, Start, Started,
 };
 use everbeat_store_sql::{Postgres, PostgresOptions};
 use serde_json::{Value, json};
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::steps::planner;
 use support::{Database, steps, until_blocked};
-use tokio_postgres::Client;
 
 async fn open(database: &Database) -> Arc<Postgres> {
     let options = PostgresOptions { application_name: database.schema.clone(), ..database.options() };

@@ -19,7 +19,7 @@ fn values(n: usize) -> Value {
         0 => json!(n % 50),
         1 => json!((n % 50) as f64 + 0.5),
         2 => json!(format!("Text {}%_\\\" Ü", n % 40)),
-        3 => json!(n % 2 == 0),
+        3 => json!(n.is_multiple_of(2)),
         4 => Value::Null,
         5 => json!([n % 7, "x", 1.0]),
         6 => json!({ "k": n % 5, "list": [1] }),

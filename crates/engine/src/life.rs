@@ -14,7 +14,7 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::watch::Watch;
-use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome, ReplicaId, StoreTime};
+use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome, ReplicaId, StoreTime, Verdict};
 use everbeat_store::Error as StoreError;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -353,20 +353,21 @@ impl Life {
     /// After a judgement by others nothing of this life counts: stop its work and say so.
     async fn abandon(&self) {
         let mut fenced = Vec::new();
+        let mut late = Vec::new();
         for entry in self.table().all() {
-            // One that had ended may yet be settled by a write under way; if not, whoever took it over
-            // says why.
             if entry.judge() {
-                let draft = Draft {
-                    judgement: Judgement::Fenced,
-                    reason: "replica_dead",
-                    evidence: serde_json::json!({ "replica_id": self.id, "found_by": "renewal" }),
-                };
-                let then = "its result counts for nothing; the run went on without it".to_string();
-                fenced.push(draft.verdict(self, &entry, then));
+                fenced.push(self.fenced_by_death(&entry, "replica_dead"));
+            } else {
+                // Its ending was on its way: it counts, or whoever took the run over was first.
+                late.push(entry.clone());
             }
             entry.kill(Stop::Fenced);
             self.core.keep_former(&entry);
+        }
+        for entry in late.iter().take(FENCED_BATCH) {
+            if self.was_taken_over(entry).await {
+                fenced.push(self.fenced_by_death(entry, "late_result"));
+            }
         }
         metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
         for chunk in fenced.chunks(FENCED_BATCH) {
@@ -374,6 +375,24 @@ impl Life {
                 tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
             }
         }
+    }
+
+    fn fenced_by_death(&self, entry: &Entry, reason: &'static str) -> Verdict {
+        let evidence = serde_json::json!({ "replica_id": self.id, "found_by": "renewal" });
+        let draft = Draft { judgement: Judgement::Fenced, reason, evidence };
+        draft.verdict(self, entry, "its result counts for nothing; the run went on without it".to_string())
+    }
+
+    /// Whether another replica has ended this attempt as lost. What cannot be looked up, or is not decided
+    /// yet, is not claimed.
+    async fn was_taken_over(&self, entry: &Entry) -> bool {
+        let lease = &entry.claimed.lease;
+        let Ok(attempts) = self.call(self.core.store.attempts(lease.run_id)).await else { return false };
+        let mut mine = attempts.iter().filter(|ended| ended.attempt == lease.attempt && ended.replica_id == self.id);
+        // Those reasons are a rescuer's; this replica itself may have judged its attempt lost before.
+        let rescued =
+            |error: &Json| error.value()["reason"].as_str().is_some_and(|reason| reason.starts_with("replica_"));
+        mine.any(|ended| ended.outcome == Some(Outcome::Lost) && ended.error.as_ref().is_some_and(rescued))
     }
 
     /// Whether an ending of this attempt was accepted after all: a write that was never answered may

@@ -110,6 +110,7 @@ impl Engine {
             unique_key: submit.unique_key,
             args: None,
             parent: None,
+            host: None,
         };
         Ok(NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at })
     }

@@ -10,6 +10,9 @@ pub struct Lease {
     pub attempt: u32,
     pub token: Token,
     pub replica_id: ReplicaId,
+    /// Rises whenever the lease passes from one replica to another, which only those of detached runs do.
+    /// The token stays; a shim obeys the latest owner only.
+    pub tenure: u32,
     pub granted_at: StoreTime,
 }
 
@@ -19,23 +22,31 @@ pub struct Shown {
     pub run_id: RunId,
     pub attempt: u32,
     pub token: Token,
+    /// The owner of the lease, as the writer knows it: itself, or whom a rescuer observed.
+    pub replica_id: ReplicaId,
     /// The writer is a rescuer acting on what it observed, not the performer.
     pub rescue: bool,
 }
 
 impl Lease {
     pub fn shown(&self) -> Shown {
-        Shown { run_id: self.run_id, attempt: self.attempt, token: self.token, rescue: false }
+        Shown {
+            run_id: self.run_id,
+            attempt: self.attempt,
+            token: self.token,
+            replica_id: self.replica_id,
+            rescue: false,
+        }
     }
 
-    /// Whether a write with this proof may act under this lease. The token alone decides: attempt
-    /// numbers repeat when a failover forgets a grant.
+    /// Whether a write with this proof may act under this lease. The token decides, since attempt numbers
+    /// repeat when a failover forgets a grant; and the owner, since a lease that was adopted keeps its token.
     pub fn admits(&self, shown: &Shown, hole: Option<Hole>) -> bool {
         match hole {
             Some(Hole::SettleWithoutToken) if !shown.rescue => true,
             Some(Hole::RescueWithoutCompare) if shown.rescue => true,
             Some(Hole::AttemptAsToken) => self.attempt == shown.attempt,
-            _ => self.token == shown.token,
+            _ => self.token == shown.token && self.replica_id == shown.replica_id,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod event;
 pub mod graph;
 pub mod hole;
 pub mod id;
+pub mod job;
 pub mod json;
 pub mod lease;
 pub mod policy;

@@ -5,6 +5,7 @@ use crate::lease::Lease;
 use crate::policy::Policy;
 use crate::time::StoreTime;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A durable unit of work, as the store shows it now.
@@ -20,6 +21,8 @@ pub struct Run {
     pub started_at: Option<StoreTime>,
     pub finished_at: Option<StoreTime>,
     pub replica_id: Option<ReplicaId>,
+    /// How often the running attempt passed from one replica to the next.
+    pub tenure: u32,
     pub worker_id: Option<String>,
     /// While it runs: the later of what the lease records and its replica's own beat.
     pub last_heartbeat_at: Option<StoreTime>,
@@ -44,6 +47,32 @@ pub struct Spec {
     pub policy: Arc<Policy>,
     pub unique_key: Option<String>,
     pub parent: Option<Parent>,
+    /// Of a detached run: the host where it has begun, and where its workspace is. It is tried again there
+    /// and nowhere else, until that host is given up.
+    pub host: Option<String>,
+}
+
+/// The task of whatever is performed as a detached command: jobs, and nodes that are commands.
+pub const COMMAND: &str = "command";
+
+impl Spec {
+    /// Whether a shim performs it, which outlives the replica that started it.
+    pub fn detached(&self) -> bool {
+        self.task == COMMAND
+    }
+
+    /// What it is claimed by: its task, or its task on the host where it belongs.
+    pub fn lane(&self) -> Cow<'_, str> {
+        match &self.host {
+            None => Cow::Borrowed(&self.task),
+            Some(host) => Cow::Owned(lane_on(&self.task, host)),
+        }
+    }
+}
+
+/// The lane of what belongs to a host.
+pub fn lane_on(task: &str, host: &str) -> String {
+    format!("{task}@{host}")
 }
 
 /// What a run computes.
@@ -161,6 +190,16 @@ pub fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
     }
     if name.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(Invalid::new(field, format!("{name:?}"), "has a space or control character", hint));
+    }
+    Ok(())
+}
+
+/// The name of a task that is performed inside a replica or by a worker: commands are asked for otherwise.
+pub fn check_task_name(field: &str, name: &str) -> Result<(), Invalid> {
+    check_name(field, name)?;
+    if name == COMMAND || name.starts_with(&lane_on(COMMAND, "")) {
+        let hint = "submit a command as a job: POST /api/v1/jobs, or everbeat run -- CMD";
+        return Err(Invalid::new(field, format!("{name:?}"), "is a reserved name", hint));
     }
     Ok(())
 }

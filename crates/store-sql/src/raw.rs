@@ -90,6 +90,7 @@ fn drafts(at: StoreTime, runs: usize) -> Vec<NewRun> {
         unique_key: None,
         args: None,
         parent: None,
+        host: None,
     });
     let ids = id::Sequence::default();
     let next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));

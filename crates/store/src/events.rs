@@ -1,6 +1,6 @@
 use crate::Result;
 use async_trait::async_trait;
-use everbeat_model::Event;
+use everbeat_model::{Event, Json};
 
 /// The bounded log of what happened. One write appends one batch, whatever its size.
 #[async_trait]
@@ -8,6 +8,9 @@ pub trait Events {
     /// Events after an id, oldest first, in whole batches: at least one batch if there is one, and no
     /// further batch once `limit` is reached. Never skips one that is still being written.
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage>;
+
+    /// Appends what happened without any other change, in one batch.
+    async fn announce(&self, news: Vec<News>) -> Result<()>;
 
     /// The id of the newest event, 0 if there is none.
     async fn last_event(&self) -> Result<u64>;
@@ -25,4 +28,15 @@ pub struct EventPage {
     pub events: Vec<Event>,
     /// Events between `after` and the first of these were dropped by the log's bound.
     pub gap: bool,
+}
+
+/// An event to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct News {
+    /// `job.stale`, …: a word without spaces.
+    pub kind: &'static str,
+    /// An id: a word without spaces.
+    pub subject: String,
+    pub attempt: Option<u32>,
+    pub detail: Option<Json>,
 }

@@ -21,7 +21,7 @@ mod wakes;
 
 pub use audit::{Audit, Audits, Violation};
 pub use error::{Class, Error};
-pub use events::{EventPage, Events, TRIM_LIMIT};
+pub use events::{EventPage, Events, News, TRIM_LIMIT};
 pub use executions::{
     AT_ONCE, Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
     Remembered, Start, Started, Stored, cuts, events, not_alone, recorded, superseded,

@@ -43,6 +43,15 @@ pub trait Runs {
     /// Opens a finished run again, once: only if `attempt` is still its last one.
     async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened>;
 
+    /// Notes where a detached run has begun (or, with none, that it belongs nowhere any more), only under
+    /// the lease shown. From then on it is claimed by its lane there. Answers whether it did.
+    async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool>;
+
+    /// Passes leases of detached runs on to a replica that may hold leases, from dead and left ones of the
+    /// same host, at most `limit`, oldest run first. The token stays, the tenure rises, and the former
+    /// owner's proofs are worth nothing from then on. Answers what was passed on.
+    async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>>;
+
     /// Moves due scheduled runs to ready, at most `limit`.
     async fn promote(&self, limit: usize) -> Result<Promoted>;
 
@@ -154,8 +163,11 @@ pub struct Promoted {
 
 #[derive(Clone, Debug)]
 pub enum Which {
-    /// Whose replica is dead, left or unknown; at most this many.
+    /// Whose replica is dead, left or unknown, but for detached ones; at most this many.
     Orphaned(usize),
+    /// Detached ones whose replica is dead, left or unknown, by run id after the one given; at most this
+    /// many.
+    Detached(Option<RunId>, usize),
     Of(Vec<RunId>),
 }
 

@@ -3,7 +3,8 @@ use super::kind::NodeKind;
 use super::options::{DEFAULT_KEEP, NodeOptions};
 use super::validate::validate;
 use crate::error::{Invalid, nearest};
-use crate::run::check_name;
+use crate::job::Command;
+use crate::run::{COMMAND, check_name};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub struct Node {
 }
 
 const FIELDS: [&str; 5] = ["name", "version", "singleton", "on_save", "nodes"];
-const NODE_FIELDS: [&str; 7] = ["name", "kind", "gate", "task", "args", "mutates", "options"];
+const NODE_FIELDS: [&str; 8] = ["name", "kind", "gate", "task", "command", "args", "mutates", "options"];
 const MOST_NODES: usize = 10_000;
 
 impl Graph {
@@ -180,6 +181,10 @@ impl Node {
         let present = |field: &str| fields.get(field).filter(|value| !value.is_null());
         let gate = present("gate").map_or_else(|| Ok(Gate::open()), Gate::parse)?;
         let task = present("task").map(|task| text("task", Some(task))).transpose()?;
+        let (task, args) = match present("command") {
+            None => (task, present("args").cloned()),
+            Some(command) => (Some(COMMAND.to_string()), Some(command_args(task, command, present("args"))?)),
+        };
         let mutates = match present("mutates") {
             None => Vec::new(),
             Some(Value::Array(items)) => {
@@ -188,7 +193,7 @@ impl Node {
             given => vec![text("mutates", given)?],
         };
         let options = NodeOptions::parse(present("options"))?;
-        Ok(Node { name, kind, gate, task, args: present("args").cloned(), mutates, options })
+        Ok(Node { name, kind, gate, task, args, mutates, options })
     }
 
     fn to_value(&self) -> Value {
@@ -198,11 +203,18 @@ impl Node {
         if self.gate != Gate::open() {
             fields.insert("gate".to_string(), self.gate.to_value());
         }
-        if let Some(task) = &self.task {
-            fields.insert("task".to_string(), task.as_str().into());
-        }
-        if let Some(args) = &self.args {
-            fields.insert("args".to_string(), args.clone());
+        match (&self.task, &self.args) {
+            (Some(task), Some(Value::Object(args))) if task == COMMAND => {
+                let mut args = args.clone();
+                fields.insert("command".to_string(), args.remove("command").unwrap_or_default());
+                if !args.is_empty() {
+                    fields.insert("args".to_string(), Value::Object(args));
+                }
+            }
+            (task, args) => {
+                fields.extend(task.as_ref().map(|task| ("task".to_string(), task.as_str().into())));
+                fields.extend(args.as_ref().map(|args| ("args".to_string(), args.clone())));
+            }
         }
         if !self.mutates.is_empty() {
             fields.insert("mutates".to_string(), self.mutates.clone().into());
@@ -212,6 +224,24 @@ impl Node {
         }
         Value::Object(fields)
     }
+}
+
+/// What a node that is a command hands to whoever performs it: `args` may name its environment and working
+/// folder.
+fn command_args(task: Option<String>, command: &Value, args: Option<&Value>) -> Result<Value, Invalid> {
+    if let Some(task) = task {
+        let hint = "leave one of them out: a node is computed by a task or by a command";
+        return Err(Invalid::new("task", format!("{task:?}"), "stands beside a command", hint));
+    }
+    let mut all = args.map_or_else(|| Ok(Map::new()), |args| object("args", args, &["env", "cwd"]).cloned())?;
+    all.insert("command".to_string(), command.clone());
+    let all = Value::Object(all);
+    let read: Command = serde_json::from_value(all.clone()).map_err(|error| {
+        let hint = "write the program and its arguments as a list of texts, like [\"jq\", \".a + .b\"]";
+        Invalid::new("command", command, format!("cannot be read: {error}"), hint)
+    })?;
+    read.check()?;
+    Ok(all)
 }
 
 fn object<'a>(what: &str, value: &'a Value, known: &[&str]) -> Result<&'a Map<String, Value>, Invalid> {

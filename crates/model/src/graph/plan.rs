@@ -196,6 +196,7 @@ fn node_run(execution: ExecutionId, graph: &Graph, start: &Start, defaults: &Def
         policy: policy(&node.options.policy, &defaults.policy),
         unique_key: None,
         parent: Some(Parent { execution, node: start.node.clone() }),
+        host: None,
     };
     Some(NewRun { id: start.run, spec: Arc::new(spec), run_at: None })
 }
@@ -236,6 +237,7 @@ fn callbacks(
                 policy: defaults.policy.clone(),
                 unique_key: None,
                 parent: None,
+                host: None,
             };
             runs.push(NewRun { id: new_run(), spec: Arc::new(spec), run_at: None });
         }

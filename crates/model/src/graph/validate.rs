@@ -2,7 +2,8 @@ use super::gate::Gate;
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
 use crate::error::{Invalid, nearest};
-use crate::run::check_name;
+use crate::job::Command;
+use crate::run::{COMMAND, check_name, check_task_name};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every rule that binds the nodes of a graph to each other. Each complaint names the node. Answers the
@@ -24,6 +25,17 @@ pub(super) fn validate(graph: &Graph) -> Result<Vec<usize>, Invalid> {
     order(graph)
 }
 
+/// A node that is a command says which.
+fn check_command(node: &Node) -> Result<(), Invalid> {
+    match node.args.clone().map(serde_json::from_value::<Command>) {
+        Some(Ok(command)) => command.check(),
+        _ => {
+            let hint = "write \"command\": [\"program\", \"argument\"] in place of the task";
+            Err(Invalid::new("task", format!("{COMMAND:?}"), "does not say what to run", hint))
+        }
+    }
+}
+
 /// What each kind needs, and what it must not have.
 fn shape(node: &Node) -> Result<(), Invalid> {
     let kind = node.kind.as_str();
@@ -36,11 +48,12 @@ fn shape(node: &Node) -> Result<(), Invalid> {
     match (&node.task, node.kind.has_task()) {
         (None, true) => return lacks("task", "name the task that computes it"),
         (Some(task), false) => return surplus("task", task.clone()),
-        (Some(task), true) => check_name("task", task)?,
+        (Some(task), true) if task == COMMAND => check_command(node)?,
+        (Some(task), true) => check_task_name("task", task)?,
         (None, false) => {}
     }
     if let Some(task) = &node.options.on_save {
-        check_name("options.on_save", task)?;
+        check_task_name("options.on_save", task)?;
     }
     if !node.gate.is_shallow() {
         return Err(Invalid::new("gate", "…", "is nested too deeply", "nest at most 50 levels"));

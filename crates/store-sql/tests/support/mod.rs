@@ -179,6 +179,7 @@ pub(crate) mod steps {
             unique_key: None,
             args: None,
             parent: None,
+            host: None,
         });
         let runs: Vec<NewRun> =
             (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();

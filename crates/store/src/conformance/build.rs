@@ -34,6 +34,7 @@ impl Draft {
             unique_key: None,
             args: None,
             parent: None,
+            host: None,
         };
         Draft { id, spec, run_at: None }
     }

@@ -10,9 +10,10 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::Claimed;
 use everbeat_model::{
-    Attempt, Hole, Json, Lease, Next, Outcome, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
+    Attempt, Hole, Json, Lease, Next, Outcome, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
     StoreTime, Token,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 #[async_trait]
@@ -67,7 +68,7 @@ impl Runs for Memory {
             .ready
             .keys()
             .filter(|(queue, ..)| !state.paused.get(queue).copied().unwrap_or(false))
-            .map(|(queue, task, rank, id)| (*rank, *id, queue.clone(), task.clone()))
+            .map(|(queue, lane, rank, id)| (*rank, *id, queue.clone(), lane.clone()))
             .collect();
         candidates.sort();
         let (mut tasks, mut queues) = (request.tasks, request.queues);
@@ -90,6 +91,7 @@ impl Runs for Memory {
                 attempt: standing.attempt,
                 token: self.token(),
                 replica_id: request.replica,
+                tenure: 0,
                 granted_at: now,
             };
             let row = LeaseRow { lease: lease.clone(), standing, last_heartbeat_at: now, cancel_requested_at: None };
@@ -188,6 +190,36 @@ impl Runs for Memory {
         Ok(Reopened::Ready)
     }
 
+    async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
+        let mut state = self.lock();
+        let stands = state.leases.get(&shown.run_id).is_some_and(|held| held.lease.admits(&shown, self.hole));
+        let Some(row) = state.runs.get_mut(&shown.run_id).filter(|_| stands) else { return Ok(false) };
+        Arc::make_mut(&mut row.spec).host = host;
+        state.version += 1;
+        Ok(true)
+    }
+
+    async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
+        let mut state = self.lock();
+        let may_hold = |row: &&Replica| row.state.holds_leases();
+        let Some(host) = state.replicas.get(&to).filter(may_hold).map(|row| row.host.clone()) else {
+            return Ok(Vec::new());
+        };
+        let gone = |row: &Replica| row.host == host && !row.state.holds_leases();
+        let of_the_gone = |held: &&LeaseRow| state.replicas.get(&held.lease.replica_id).is_some_and(gone);
+        let detached = |held: &&LeaseRow| state.runs[&held.lease.run_id].spec.detached();
+        let found = state.leases.values().filter(detached).filter(of_the_gone).take(limit);
+        let adopted: Vec<RunId> = found.map(|held| held.lease.run_id).collect();
+        for run in &adopted {
+            if let Some(held) = state.leases.get_mut(run) {
+                held.lease.replica_id = to;
+                held.lease.tenure += 1;
+            }
+        }
+        state.version += u64::from(!adopted.is_empty());
+        Ok(adopted.iter().filter_map(|run| state.leases.get(run)).map(|held| full(&state, held)).collect())
+    }
+
     async fn promote(&self, limit: usize) -> Result<Promoted> {
         let now = self.now();
         let mut state = self.lock();
@@ -213,20 +245,20 @@ impl Runs for Memory {
 
     async fn held(&self, which: Which) -> Result<Vec<Held>> {
         let state = self.lock();
-        let owner = |held: &LeaseRow| state.replicas.get(&held.lease.replica_id);
-        let full = |held: &LeaseRow| Held {
-            lease: held.lease.clone(),
-            spec: state.runs[&held.lease.run_id].spec.clone(),
-            standing: held.standing,
-            cancel_asked: held.cancel_requested_at.is_some(),
-            last_heartbeat_at: held.last_heartbeat_at,
-            owner: owner(held).cloned(),
-        };
+        let stands = |replica: &Replica| replica.state.holds_leases();
+        let orphaned = |held: &&LeaseRow| !state.replicas.get(&held.lease.replica_id).is_some_and(stands);
+        let detached = |held: &LeaseRow| state.runs[&held.lease.run_id].spec.detached();
+        let full = |held| full(&state, held);
         Ok(match which {
-            Which::Orphaned(limit) => state
+            Which::Orphaned(limit) => {
+                state.leases.values().filter(orphaned).filter(|held| !detached(held)).take(limit).map(full).collect()
+            }
+            Which::Detached(after, limit) => state
                 .leases
                 .values()
-                .filter(|held| owner(held).is_none_or(|replica| !replica.state.holds_leases()))
+                .filter(|held| after.is_none_or(|after| held.lease.run_id > after))
+                .filter(orphaned)
+                .filter(|held| detached(held))
                 .take(limit)
                 .map(full)
                 .collect(),
@@ -300,6 +332,17 @@ impl Runs for Memory {
     }
 }
 
+fn full(state: &State, held: &LeaseRow) -> Held {
+    Held {
+        lease: held.lease.clone(),
+        spec: state.runs[&held.lease.run_id].spec.clone(),
+        standing: held.standing,
+        cancel_asked: held.cancel_requested_at.is_some(),
+        last_heartbeat_at: held.last_heartbeat_at,
+        owner: state.replicas.get(&held.lease.replica_id).cloned(),
+    }
+}
+
 fn settle_one(
     state: &mut State,
     hole: Option<Hole>,
@@ -354,7 +397,11 @@ fn settle_one(
             state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
             match settlement.next {
                 Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), standing),
-                _ => state.put_ready(id, &settlement.spec, standing),
+                _ => {
+                    // As it stands in the run: that is what says where it belongs by now.
+                    let spec = state.runs.get(&id).map_or_else(|| settlement.spec.clone(), |row| row.spec.clone());
+                    state.put_ready(id, &spec, standing);
+                }
             }
         }
     }

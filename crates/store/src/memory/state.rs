@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub runs: BTreeMap<RunId, RunRow>,
-    /// By queue, task, rank (the lower the earlier) and age.
+    /// By queue, lane, rank (the lower the earlier) and age.
     pub ready: BTreeMap<(String, String, i32, RunId), Standing>,
     pub scheduled: BTreeMap<(StoreTime, RunId), Standing>,
     pub leases: BTreeMap<RunId, LeaseRow>,
@@ -94,8 +94,13 @@ impl State {
         -i32::from(spec.priority)
     }
 
+    /// Where a ready run stands: by queue, lane (its task, maybe on a host), rank and age.
+    fn place(spec: &Spec, id: RunId) -> (String, String, i32, RunId) {
+        (spec.queue.clone(), spec.lane().into_owned(), State::rank(spec), id)
+    }
+
     pub(super) fn put_ready(&mut self, id: RunId, spec: &Spec, standing: Standing) {
-        self.ready.insert((spec.queue.clone(), spec.task.clone(), State::rank(spec), id), standing);
+        self.ready.insert(State::place(spec, id), standing);
     }
 
     pub(super) fn put_run(&mut self, run: NewRun, now: StoreTime) {
@@ -107,7 +112,7 @@ impl State {
     }
 
     pub(super) fn take_ready(&mut self, id: RunId, spec: &Spec) -> Option<Standing> {
-        self.ready.remove(&(spec.queue.clone(), spec.task.clone(), State::rank(spec), id))
+        self.ready.remove(&State::place(spec, id))
     }
 
     pub(super) fn scheduled_at(&self, id: RunId) -> Option<(StoreTime, Standing)> {
@@ -139,6 +144,7 @@ impl State {
             started_at: None,
             finished_at: None,
             replica_id: None,
+            tenure: 0,
             worker_id: None,
             last_heartbeat_at: None,
             cancel_requested_at: None,
@@ -147,13 +153,14 @@ impl State {
             progress,
             checkpoint,
         };
-        let key = (row.spec.queue.clone(), row.spec.task.clone(), State::rank(&row.spec), id);
+        let key = State::place(&row.spec, id);
         if let Some(held) = self.leases.get(&id) {
             let beat = self.replicas.get(&held.lease.replica_id).map(|replica| replica.last_heartbeat_at);
             run.state = RunState::Running;
             run.attempt = held.lease.attempt;
             run.started_at = Some(held.lease.granted_at);
             run.replica_id = Some(held.lease.replica_id);
+            run.tenure = held.lease.tenure;
             run.last_heartbeat_at = Some(last_heartbeat(&row.spec.policy, held.last_heartbeat_at, beat));
             run.cancel_requested_at = held.cancel_requested_at;
         } else if let Some(done) = self.done.get(&id) {

@@ -1,7 +1,7 @@
 use super::Memory;
 use crate::audit::VIOLATION_LIMIT;
 use crate::{
-    Audit, Audits, EventPage, Events, Joined, Queues, Renewal, Replicas, Result, Sweeps, TRIM_LIMIT, Tasks,
+    Audit, Audits, EventPage, Events, Joined, News, Queues, Renewal, Replicas, Result, Sweeps, TRIM_LIMIT, Tasks,
     VerdictFilter, Verdicts, Violation, WakeSignal, Wakes,
 };
 use async_trait::async_trait;
@@ -226,6 +226,16 @@ impl Events for Memory {
             }
         }
         Ok(page)
+    }
+
+    async fn announce(&self, news: Vec<News>) -> Result<()> {
+        let now = self.now();
+        let mut state = self.lock();
+        let lines: Vec<String> =
+            news.iter().map(|news| line(news.kind, &news.subject, news.attempt, news.detail.as_ref())).collect();
+        state.append(now, &lines);
+        state.version += u64::from(!lines.is_empty());
+        Ok(())
     }
 
     async fn last_event(&self) -> Result<u64> {

@@ -167,6 +167,7 @@ impl World {
             unique_key: self.rng.percent(35).then(|| format!("key '{}'", self.rng.below(4))),
             args: self.rng.percent(30).then(|| self.text()),
             parent: None,
+            host: None,
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
         NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }
@@ -213,9 +214,9 @@ impl World {
 
     /// Shows the right token, that of another lease, or one that was never granted.
     fn proof_of(&mut self, claimed: Option<&Claimed>) -> Proof {
-        let (run, attempt) = match claimed {
-            Some(claimed) => (claimed.lease.run_id, claimed.lease.attempt),
-            None => (self.run(), 1),
+        let (run, attempt, owner) = match claimed {
+            Some(claimed) => (claimed.lease.run_id, claimed.lease.attempt, claimed.lease.replica_id),
+            None => (self.run(), 1, ReplicaId(uuid::Uuid::nil())),
         };
         let other = self.lease().map(|other| Secret::Of(other.lease.run_id, other.lease.attempt));
         let secret = match self.rng.below(20) {
@@ -223,7 +224,7 @@ impl World {
             1 => other.unwrap_or(Secret::Forged),
             _ => Secret::Of(run, attempt),
         };
-        Proof { run, attempt, secret, rescue: self.rng.percent(20) }
+        Proof { run, attempt, secret, owner, rescue: self.rng.percent(20) }
     }
 
     fn settle(&mut self) -> Move {

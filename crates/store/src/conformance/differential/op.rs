@@ -81,6 +81,7 @@ pub(super) struct Proof {
     pub(super) run: RunId,
     pub(super) attempt: u32,
     pub(super) secret: Secret,
+    pub(super) owner: ReplicaId,
     pub(super) rescue: bool,
 }
 

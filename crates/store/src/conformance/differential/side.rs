@@ -202,5 +202,5 @@ fn shown(tokens: &BTreeMap<(RunId, u32), Token>, proof: &Proof) -> Shown {
         Secret::Of(run, attempt) => tokens.get(&(run, attempt)).copied().unwrap_or(forged),
         Secret::Forged => forged,
     };
-    Shown { run_id: proof.run, attempt: proof.attempt, token, rescue: proof.rescue }
+    Shown { run_id: proof.run, attempt: proof.attempt, token, replica_id: proof.owner, rescue: proof.rescue }
 }

@@ -2,7 +2,7 @@ use crate::config::{Config, Flags, mask};
 use crate::exit::{self, Failure};
 use crate::{logging, notify, tasks};
 use everbeat::{StoreOptions, System, open_store};
-use everbeat_engine::{Engine, Env, Locks, Readiness};
+use everbeat_engine::{Engine, Env, Host, Locks, Readiness};
 use everbeat_store::{Error as StoreError, Store};
 use everbeat_supervisor::HostLocks;
 use std::fs;
@@ -174,7 +174,7 @@ fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<E
     settings.host = locks.host().to_string();
     tasks::limit(&mut settings);
     let locks: Arc<dyn Locks> = Arc::new(locks);
-    Engine::new(env, store, settings, tasks::tasks(), Some(locks))
+    Engine::new(env, store, settings, tasks::tasks(), Host { locks: Some(locks), shims: None })
         .map_err(|error| Failure::server(error.to_string(), error.hint()))
 }
 

@@ -3,31 +3,56 @@
 use crate::env::within;
 use crate::life::{Life, Phase, Turn};
 use crate::sweep;
+use everbeat_model::run::{COMMAND, lane_on};
 use everbeat_model::{BootInstant, Hole};
 use everbeat_store::Claim;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// One claim takes no more: a batch is large enough to be cheap and small enough to be quick.
 const BATCH: usize = 1000;
 
-pub(crate) async fn run(life: Arc<Life>) {
+/// Jobs have slots of their own, and so a loop of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Tasks,
+    Jobs,
+}
+
+impl Lane {
+    fn turn(self) -> Turn {
+        match self {
+            Lane::Tasks => Turn::Claim,
+            Lane::Jobs => Turn::ClaimJobs,
+        }
+    }
+
+    fn freed(self, life: &Life) -> &Notify {
+        match self {
+            Lane::Tasks => &life.freed,
+            Lane::Jobs => &life.freed_jobs,
+        }
+    }
+}
+
+pub(crate) async fn run(life: Arc<Life>, lane: Lane) {
     let core = life.core.clone();
     let mut wakes = core.store.wakes();
     let mut rates = Rates::new(&life);
     loop {
-        life.turned(Turn::Claim);
+        life.turned(lane.turn());
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
-        let asked = request(&life, &mut rates);
+        let asked = request(&life, lane, &mut rates);
         let full = match asked {
             Some(asked) => {
                 let limit = asked.limit;
-                life.claim_begins();
+                life.claim_begins(lane);
                 let sent = core.env.boot();
-                let answer = life.call_in(Turn::Claim, core.store.claim(asked)).await;
+                let answer = life.call_in(lane.turn(), core.store.claim(asked)).await;
                 let full = match answer {
                     Ok(_) if core.env.boot().since(sent) > core.settings.call_limit() => {
                         // This replica was away while the answer waited; others may hold these runs by
@@ -38,7 +63,7 @@ pub(crate) async fn run(life: Arc<Life>) {
                     Ok(claimed) if life.phase() != Phase::Active => {
                         // It began to drain meanwhile: these start elsewhere, at no cost.
                         let runs = claimed.iter().map(|claimed| claimed.lease.run_id).collect();
-                        if let Err(error) = sweep::release(&life, runs).await {
+                        if let Err(error) = sweep::release(&life, runs, true).await {
                             tracing::warn!(%error, "claimed runs could not be released");
                         }
                         false
@@ -59,7 +84,7 @@ pub(crate) async fn run(life: Arc<Life>) {
                         false
                     }
                 };
-                life.claim_ends();
+                life.claim_ends(lane);
                 full
             }
             None => false,
@@ -67,17 +92,21 @@ pub(crate) async fn run(life: Arc<Life>) {
         if full {
             continue;
         }
+        if lane == Lane::Jobs {
+            // Hints come in floods, and hardly one of them is about a job.
+            core.env.sleep(JOBS_PAUSE).await;
+        }
         if core.settings.hole == Some(Hole::WakeIsTruth) {
             // It turns all the while: only looking for work hangs on the hint.
             while within(&*core.env, core.settings.idle_limit(), wakes.wait()).await.is_none() {
-                life.turned(Turn::Claim);
+                life.turned(lane.turn());
             }
             continue;
         }
         let look_again = core.env.sleep(core.settings.idle_limit());
         tokio::select! {
             biased;
-            () = life.freed.notified() => {}
+            () = lane.freed(&life).notified() => {}
             () = wakes.wait() => {}
             () = look_again => {}
         }
@@ -86,20 +115,32 @@ pub(crate) async fn run(life: Arc<Life>) {
 
 /// After a failed claim, so that a store that refuses at once is not asked without end.
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
+const JOBS_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to ask for now; nothing while draining, cut off, or full.
-fn request(life: &Life, rates: &mut Rates) -> Option<Claim> {
+fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
     let core = &life.core;
     if life.phase() != Phase::Active || !life.pulse().connected {
         return None;
     }
     let settings = &core.settings;
     let table = life.table();
-    let limit = settings.slots.saturating_sub(table.len() + core.former_slots()).min(BATCH);
+    let limit = match lane {
+        Lane::Tasks => settings.slots.saturating_sub(table.len() + core.former_slots()),
+        // What an earlier replica left comes first.
+        Lane::Jobs if core.shims.is_none() || !core.jobs.recovered() => 0,
+        Lane::Jobs => settings.jobs.slots.saturating_sub(table.detached().count()),
+    };
+    let limit = limit.min(BATCH);
     if limit == 0 {
         return None;
     }
-    let tasks = core.tasks.names().into_iter().map(|task| {
+    let names: Vec<String> = match lane {
+        Lane::Tasks => core.tasks.names().into_iter().collect(),
+        // Those that belong nowhere yet, and those that belong here.
+        Lane::Jobs => vec![COMMAND.to_string(), lane_on(COMMAND, &settings.host)],
+    };
+    let tasks = names.into_iter().map(|task| {
         let free = settings.tasks.get(&task).map_or(limit, |most| most.saturating_sub(table.of_task(&task)));
         (task, free)
     });

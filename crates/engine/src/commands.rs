@@ -4,7 +4,7 @@ use crate::engine::lock;
 use crate::view::RunView;
 use crate::waiters::Awaited;
 use crate::{Engine, Error, Result, within};
-use everbeat_model::run::{Kind, Spec, check_key, check_name};
+use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name, check_task_name};
 use everbeat_model::{Attempt, Invalid, Json, NewRun, Parent, Policy, PolicyPatch, ReplicaId, Run, RunId, StoreTime};
 use everbeat_store::{Cancelled, Enqueue, Enqueued, Idempotency, Reopened, RunFilter};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     async fn new_run(&self, submit: Submit, default_policy: &mut Option<Arc<Policy>>) -> Result<NewRun> {
-        check_name("task", &submit.task)?;
+        check_task_name("task", &submit.task)?;
         check_name("queue", &submit.queue)?;
         if let Some(key) = &submit.unique_key {
             check_key("unique_key", key)?;
@@ -117,7 +117,8 @@ impl Engine {
 
     /// A task that no replica or worker has ever offered is a mistake more often than not.
     pub(crate) async fn check_task(&self, task: &str) -> Result<()> {
-        if self.core.tasks.contains(task) || lock(&self.core.known_tasks).contains(task) {
+        let performs = |task| self.core.tasks.contains(task) || (task == COMMAND && self.core.shims.is_some());
+        if performs(task) || lock(&self.core.known_tasks).contains(task) {
             return Ok(());
         }
         let mut known = self.core.store.tasks().await?;

@@ -1,12 +1,14 @@
 use crate::advance::{Ask, ReplicaPlanner};
 use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};
+use crate::jobs::Jobs;
 use crate::life::{Life, Phase};
 use crate::perform::Entry;
 use crate::waiters::{self, Waiters};
-use crate::{Locks, Result, Settings, Tasks};
+use crate::{Locks, Result, Settings, Shims, Tasks};
 use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
+use everbeat_model::run::COMMAND;
 use everbeat_model::{BootInstant, ReplicaId, StoreTime};
 use everbeat_store::{Enqueue, Planner, Start, Store};
 use futures_util::FutureExt;
@@ -30,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) tasks: Tasks,
     pub(crate) locks: Option<Arc<dyn Locks>>,
+    pub(crate) shims: Option<Arc<dyn Shims>>,
+    pub(crate) jobs: Jobs,
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
     pub(crate) enqueues: Batcher<Enqueue>,
@@ -50,6 +54,15 @@ pub(crate) struct Core {
     offered: AtomicBool,
 }
 
+/// What the machine offers, besides time. Without any of it the engine does without.
+#[derive(Clone, Default)]
+pub struct Host {
+    /// Without them successors must wait for the timeout.
+    pub locks: Option<Arc<dyn Locks>>,
+    /// Without them this replica performs no commands.
+    pub shims: Option<Arc<dyn Shims>>,
+}
+
 /// Whether the replica takes work, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
@@ -63,7 +76,7 @@ impl Engine {
         store: Arc<dyn Store>,
         settings: Settings,
         tasks: Tasks,
-        locks: Option<Arc<dyn Locks>>,
+        host: Host,
     ) -> Result<Engine> {
         settings.check()?;
         let (enqueues, enqueued) = Batcher::new();
@@ -78,7 +91,9 @@ impl Engine {
             store,
             settings,
             tasks,
-            locks,
+            locks: host.locks,
+            shims: host.shims,
+            jobs: Jobs::default(),
             clock,
             waiters: Waiters::default(),
             enqueues,
@@ -203,7 +218,8 @@ impl Core {
         if self.offered.load(Ordering::SeqCst) {
             return;
         }
-        let names = self.tasks.names();
+        let mut names = self.tasks.names();
+        names.extend(self.shims.as_ref().map(|_| COMMAND.to_string()));
         match within(&*self.env, self.settings.call_limit(), self.store.offer(&names)).await {
             Some(Ok(())) => self.offered.store(true, Ordering::SeqCst),
             Some(Err(error)) => tracing::warn!(%error, "the tasks of this replica are not announced yet"),

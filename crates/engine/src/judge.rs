@@ -82,7 +82,8 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
         return None;
     }
     let grace = policy.cancel_grace;
-    if let Some(asked) = vital.cancel_asked
+    let attached = !entry.detached();
+    if let Some(asked) = vital.cancel_asked.filter(|_| attached)
         && now.since(asked) >= grace
     {
         let message = format!("cancelled on request; it did not stop within {}", format_duration(grace));
@@ -95,7 +96,7 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
             Duration::ZERO,
         ));
     }
-    if let Some(deadline) = policy.deadline
+    if let Some(deadline) = policy.deadline.filter(|_| attached)
         && now.since(entry.started) >= deadline
     {
         let message = format!("ran longer than its deadline of {}", format_duration(deadline));
@@ -107,7 +108,7 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
         let ending = Ending::because(Outcome::TimedOut, "deadline", &message);
         return Some((ending, Draft { judgement: Judgement::TimedOut, reason: "deadline", evidence }, grace));
     }
-    if let Some(timeout) = policy.heartbeat_timeout.filter(|_| policy.heartbeat == HeartbeatMode::Manual) {
+    if let Some(timeout) = policy.heartbeat_timeout.filter(|_| attached && policy.heartbeat == HeartbeatMode::Manual) {
         let allowed = timeout.max(vital.promised.unwrap_or_default());
         if lag > timeout / 2 || vital.checkpoints_waiting > 0 {
             vital.last_beat = now;
@@ -154,13 +155,19 @@ async fn condemn(life: &Arc<Life>, entry: &Arc<Entry>, ending: Ending, draft: Dr
         return;
     }
     entry.ask_stop(Stop::Judged);
+    if entry.detached() {
+        // Its watcher stays until it has seen the end.
+        return;
+    }
     entry.vital().kill_at = Some(life.core.env.boot() + grace);
 }
 
 async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
     let renewed = life.pulse().renewed;
     let entries = life.table().all();
-    for entry in entries.iter().filter(|entry| entry.stops_when_isolated() && !entry.vital().judged) {
+    // A shim keeps that time itself.
+    let stops = |entry: &&Arc<Entry>| entry.stops_when_isolated() && !entry.detached() && !entry.vital().judged;
+    for entry in entries.iter().filter(stops) {
         let ending = Ending::because(Outcome::Lost, "isolated", "stopped: its replica could not renew in time");
         let evidence = serde_json::json!({
             "replica_id": life.id,

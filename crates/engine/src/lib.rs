@@ -18,6 +18,7 @@ mod executions;
 mod explain;
 mod graphs;
 mod handler;
+mod jobs;
 mod judge;
 mod life;
 mod locks;
@@ -25,6 +26,7 @@ mod perform;
 mod renew;
 mod settings;
 mod settle;
+mod shims;
 mod sign;
 mod sweep;
 mod view;
@@ -33,14 +35,22 @@ mod waiters;
 pub use builtin::builtin;
 pub use commands::{Submission, Submit};
 pub use ctx::{Beat, Ctx, Stop};
-pub use engine::{Engine, Readiness};
+pub use engine::{Engine, Host, Readiness};
 pub use env::{Env, Task, within};
 pub use error::Error;
 pub use executions::{ExecutionView, Got, StartExecution, Wait};
 pub use explain::Explanation;
 pub use handler::{Failure, Handler, Tasks};
+pub use jobs::{
+    Cleaning, FailedJob, Health, Heartbeat, HeartbeatStatus, JobView, RecoveryMetrics, RecoveryStatus, Resumed,
+    Sentinel, StaleJob, SubmitJob,
+};
 pub use locks::{LockGuard, Locks};
-pub use settings::{QueueLimit, Settings};
+pub use settings::{JobSettings, QueueLimit, Settings};
+pub use shims::{
+    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
+    SentinelReading, Shims, Stream, Traces,
+};
 pub use view::{Liveness, RunView};
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,14 +1,15 @@
 //! One life of a replica: from joining under a new id until it leaves, or learns that it was judged
 //! dead.
 
+use crate::claim::Lane;
 use crate::ctx::MOST_VALUE_BYTES;
-use crate::engine::Core;
-use crate::env::within;
+use crate::engine::{Core, lock};
+use crate::env::{Task, within};
 use crate::locks::LockGuard;
 use crate::perform::{Condemned, Entry, Table};
 use crate::settle::{Draft, Ended};
 use crate::sign::Signer;
-use crate::{Ctx, Failure, Stop, advance, attend, claim, judge, renew, settle, sign, sweep};
+use crate::{Ctx, Failure, Stop, advance, attend, claim, jobs, judge, renew, settle, sign, sweep};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
@@ -56,13 +57,16 @@ pub(crate) struct Life {
     pub(crate) signer: Signer,
     /// A slot became free.
     pub(crate) freed: Notify,
+    /// The same of those for jobs.
+    pub(crate) freed_jobs: Notify,
     /// A timer moved, or an attempt that must be watched began.
     pub(crate) rearmed: Notify,
     /// There are leases to take over.
     pub(crate) sweep_now: Notify,
     turns: [AtomicU64; LOOPS],
-    claims_begun: AtomicU64,
-    claims_ended: AtomicU64,
+    claims: [Claims; 2],
+    /// Tasks that end with this life.
+    kept: Mutex<Vec<Task>>,
     /// It was asked to drain.
     drained: AtomicBool,
 }
@@ -89,11 +93,23 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy)]
 pub(crate) enum Turn {
     Claim,
+    ClaimJobs,
     Settle,
     Sweep,
 }
 
-const LOOPS: usize = 3;
+const LOOPS: usize = 4;
+
+/// How many claims of one loop were sent, and how many of them are over.
+#[derive(Default)]
+struct Claims {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// How many claims had been sent by then, by loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begun([u64; 2]);
 
 impl Life {
     /// Lives until it leaves for good. A replica judged dead drops its work and joins again as another.
@@ -101,6 +117,7 @@ impl Life {
         while !core.stopping() {
             let Some((life, endings, signs, _lock)) = Life::join(&core).await else { break };
             // From here on a drain finds this life; one asked for earlier is seen below.
+            core.jobs.begin();
             let guard = Current::begin(&core, &life);
             if core.stopping() {
                 // Told to stop while it was joining: nothing was claimed yet.
@@ -117,7 +134,9 @@ impl Life {
                 spawn("attend", attend::run(life.clone()).boxed()),
                 spawn("advance", advance::run(life.clone()).boxed()),
                 spawn("sweep", sweep::run(life.clone()).boxed()),
-                spawn("claim", claim::run(life.clone()).boxed()),
+                spawn("claim", claim::run(life.clone(), Lane::Tasks).boxed()),
+                spawn("claim jobs", claim::run(life.clone(), Lane::Jobs).boxed()),
+                spawn("check jobs", jobs::check(life.clone()).boxed()),
             ];
             let phase = life.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
             drop(tasks);
@@ -151,8 +170,8 @@ impl Life {
         } else {
             Life::register(core, id).await?
         };
-        let (endings, endings_received) = mpsc::channel(settings.slots + 1);
-        let (signer, signs_received) = Signer::new(core.env.clone(), settings.slots + 1);
+        let (endings, endings_received) = mpsc::channel(settings.slots + settings.jobs.slots + 1);
+        let (signer, signs_received) = Signer::new(core.env.clone(), settings.slots + settings.jobs.slots + 1);
         let now = core.env.boot().0.as_micros() as u64;
         let life = Life {
             id,
@@ -164,13 +183,15 @@ impl Life {
             endings,
             signer,
             freed: Notify::new(),
+            freed_jobs: Notify::new(),
             rearmed: Notify::new(),
             sweep_now: Notify::new(),
-            turns: [AtomicU64::new(now), AtomicU64::new(now), AtomicU64::new(now)],
-            claims_begun: AtomicU64::new(0),
-            claims_ended: AtomicU64::new(0),
+            turns: [const { AtomicU64::new(0) }; LOOPS],
+            claims: Default::default(),
+            kept: Mutex::default(),
             drained: AtomicBool::new(false),
         };
+        life.turns.iter().for_each(|turn| turn.store(now, Ordering::Relaxed));
         Some((Arc::new(life), endings_received, signs_received, lock))
     }
 
@@ -265,38 +286,58 @@ impl Life {
         self.turns.iter().any(|turn| now.since(BootInstant(Duration::from_micros(turn.load(Ordering::Relaxed)))) > half)
     }
 
-    pub(crate) fn claim_begins(&self) {
-        self.claims_begun.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn claim_begins(&self, lane: Lane) {
+        self.claims[lane as usize].begun.fetch_add(1, Ordering::SeqCst);
     }
 
     /// After what it was granted is being performed.
-    pub(crate) fn claim_ends(&self) {
-        self.claims_ended.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn claim_ends(&self, lane: Lane) {
+        self.claims[lane as usize].ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn claims_begun(&self) -> u64 {
-        self.claims_begun.load(Ordering::SeqCst)
+    pub(crate) fn claims_begun(&self) -> Begun {
+        Begun(self.claims.each_ref().map(|claims| claims.begun.load(Ordering::SeqCst)))
     }
 
-    pub(crate) fn claims_ended(&self) -> u64 {
-        self.claims_ended.load(Ordering::SeqCst)
+    /// Whether all claims that had begun by then are over.
+    pub(crate) fn claims_over(&self, begun: Begun) -> bool {
+        self.claims.iter().zip(begun.0).all(|(claims, begun)| claims.ended.load(Ordering::SeqCst) >= begun)
     }
 
     /// The last sign of life of an attempt: by hand, or its replica's own.
     pub(crate) fn last_heartbeat_at(&self, entry: &Entry) -> StoreTime {
         let by_hand = entry.vital().last_beat;
         let last = match entry.claimed.spec.policy.heartbeat {
+            // A shim beats for itself.
+            _ if entry.detached() => by_hand,
             HeartbeatMode::Manual => by_hand,
             HeartbeatMode::Auto => by_hand.max(self.pulse().renewed),
         };
         self.core.clock.at(last, &*self.core.env)
     }
 
+    /// Keeps a task until this life is over.
+    pub(crate) fn keep(&self, task: Task) {
+        lock(&self.kept).push(task);
+    }
+
     /// Begins to perform a claimed run.
     pub(crate) fn perform(self: &Arc<Life>, claimed: Claimed) {
+        self.enter_table(claimed, false);
+    }
+
+    /// Watches over a detached run that has begun, or may have.
+    pub(crate) fn watch_over(self: &Arc<Life>, claimed: Claimed) {
+        self.enter_table(claimed, true);
+    }
+
+    fn enter_table(self: &Arc<Life>, claimed: Claimed, taken_over: bool) {
         let now = self.core.env.boot();
-        let entry = Arc::new(Entry::new(claimed, now));
-        if entry.stops_when_isolated() && now >= self.pulse().renewed + self.core.settings.renew_deadline() {
+        let entry = Arc::new(Entry::new(claimed, now, taken_over));
+        if !entry.detached()
+            && entry.stops_when_isolated()
+            && now >= self.pulse().renewed + self.core.settings.renew_deadline()
+        {
             // The answer came so late that others may have taken it over; if not, reconciliation
             // releases it.
             return;
@@ -313,6 +354,9 @@ impl Life {
     }
 
     async fn performed(&self, entry: Arc<Entry>) {
+        if entry.detached() {
+            return self.watched(entry).await;
+        }
         let spec = entry.claimed.spec.clone();
         let ending = match self.core.tasks.get(&spec.task) {
             Some(handler) => {
@@ -343,6 +387,44 @@ impl Life {
         }
     }
 
+    /// The same for what goes on without this replica. Its shim is told when its end is stored.
+    async fn watched(&self, entry: Arc<Entry>) {
+        let ended = tokio::select! {
+            biased;
+            () = entry.killed() => None,
+            ended = AssertUnwindSafe(jobs::perform(self, &entry)).catch_unwind() => Some(ended),
+        };
+        let ended = match ended {
+            Some(Ok(ended)) => Some(ended),
+            Some(Err(panic)) => {
+                // Nothing is known of the job by that; reconciliation looks at it again.
+                tracing::error!(job = %entry.claimed.lease.run_id, "{}", panic_message(&*panic));
+                self.table().settled(&entry);
+                None
+            }
+            None => None,
+        };
+        if let Some((ending, draft)) = ended {
+            let sentence = entry.take_sentence();
+            match sentence {
+                Some((ending, draft)) => self.settle(&entry, ending, draft).await,
+                None if entry.judge() => self.settle(&entry, ending, draft).await,
+                None => {}
+            }
+            let stored = tokio::select! {
+                biased;
+                () = entry.settled() => true,
+                () = entry.killed() => false,
+            };
+            if let Some(shims) = self.core.shims.as_ref().filter(|_| stored) {
+                shims.acknowledge(&jobs::attempt_of(&entry.claimed)).await;
+            }
+        }
+        if self.table().ended(&entry) {
+            self.freed_jobs.notify_one();
+        }
+    }
+
     /// Hands a judged entry's ending to the settling loop.
     pub(crate) async fn settle(&self, entry: &Arc<Entry>, ending: Ending, draft: Option<Draft>) {
         let ended = Ended { entry: entry.clone(), ending, draft, cancel_asked: false, tried: false };
@@ -355,6 +437,11 @@ impl Life {
         let mut fenced = Vec::new();
         let mut late = Vec::new();
         for entry in self.table().all() {
+            if entry.detached() {
+                // It goes on under whoever took it over.
+                entry.kill(Stop::Fenced);
+                continue;
+            }
             if entry.judge() {
                 fenced.push(self.fenced_by_death(&entry, "replica_dead"));
             } else {
@@ -412,10 +499,11 @@ impl Life {
         if let Err(error) = self.call(self.core.store.drain(self.id)).await {
             tracing::warn!(%error, "others do not know yet that this replica drains");
         }
-        self.table().all().iter().for_each(|entry| entry.ask_stop(Stop::Draining));
+        let attached = |entries: Vec<Arc<Entry>>| entries.into_iter().filter(|entry| !entry.detached());
+        attached(self.table().all()).for_each(|entry| entry.ask_stop(Stop::Draining));
         within(&*self.core.env, grace, self.emptied()).await;
         let unfinished = self.table().all();
-        for entry in unfinished {
+        for entry in attached(unfinished) {
             let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
             if let Condemned::Now(ending, draft) = entry.condemn(ending, None) {
                 self.settle(&entry, ending, draft).await;
@@ -423,6 +511,8 @@ impl Life {
             entry.kill(Stop::Draining);
         }
         within(&*self.core.env, self.core.settings.call_limit() * 2, self.emptied()).await;
+        self.leave_jobs();
+        within(&*self.core.env, self.core.settings.call_limit(), self.settled_jobs()).await;
         self.core.store.wake();
         if self.phase() == Phase::Fenced {
             return;
@@ -433,9 +523,25 @@ impl Life {
         self.enter(Phase::Left);
     }
 
+    /// Jobs are neither awaited nor released: they go on, and wait for whoever takes them over. Those whose
+    /// end is on its way to the store are left to that.
+    fn leave_jobs(&self) {
+        let jobs: Vec<Arc<Entry>> = self.table().detached().cloned().collect();
+        for entry in jobs.iter().filter(|entry| entry.judge()) {
+            entry.kill(Stop::Draining);
+            self.table().settled(entry);
+        }
+    }
+
+    async fn settled_jobs(&self) {
+        while self.table().detached().next().is_some() {
+            self.core.env.sleep(DRAIN_LOOK).await;
+        }
+    }
+
     /// Until nothing is performed and no claim is unanswered.
     async fn emptied(&self) {
-        while self.table().len() > 0 || self.claims_begun() != self.claims_ended() {
+        while self.table().len() > 0 || !self.claims_over(self.claims_begun()) {
             let look_again = self.core.env.sleep(DRAIN_LOOK);
             tokio::select! {
                 biased;

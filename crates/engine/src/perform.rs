@@ -1,9 +1,9 @@
 //! What this replica performs: one entry per attempt, from claim until it is settled and its performer
 //! has really ended.
 
-use crate::Stop;
 use crate::env::Task;
 use crate::settle::Draft;
+use crate::{Liveness, Stop};
 use everbeat_model::policy::{HeartbeatMode, WhenIsolated};
 use everbeat_model::run::Claimed;
 use everbeat_model::{BootInstant, Ending, Json, RunId, Token};
@@ -16,6 +16,8 @@ use tokio::sync::Notify;
 pub(crate) struct Entry {
     pub(crate) claimed: Claimed,
     pub(crate) started: BootInstant,
+    /// It began under another replica, or this one lost track of it.
+    pub(crate) taken_over: bool,
     vital: Mutex<Vital>,
     changed: Notify,
 }
@@ -29,6 +31,8 @@ pub(crate) struct Vital {
     /// There is progress that the store does not know.
     pub(crate) dirty: bool,
     pub(crate) cancel_asked: Option<BootInstant>,
+    /// Of what is detached: why it may not be alive, if there is a doubt.
+    pub(crate) doubt: Option<Liveness>,
     stop: Option<Stop>,
     killed: bool,
     /// When a judged performer's grace is over.
@@ -49,7 +53,7 @@ pub(crate) struct Vital {
 type Sentence = (Ending, Option<Draft>);
 
 impl Entry {
-    pub(crate) fn new(claimed: Claimed, now: BootInstant) -> Entry {
+    pub(crate) fn new(claimed: Claimed, now: BootInstant, taken_over: bool) -> Entry {
         let vital = Vital {
             last_beat: now,
             promised: None,
@@ -57,6 +61,7 @@ impl Entry {
             progress: None,
             dirty: false,
             cancel_asked: None,
+            doubt: None,
             stop: None,
             killed: false,
             kill_at: None,
@@ -68,7 +73,7 @@ impl Entry {
             ended: false,
             task: None,
         };
-        Entry { claimed, started: now, vital: Mutex::new(vital), changed: Notify::new() }
+        Entry { claimed, started: now, taken_over, vital: Mutex::new(vital), changed: Notify::new() }
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -149,7 +154,7 @@ impl Entry {
         if std::mem::replace(&mut vital.judged, true) {
             return Condemned::Already;
         }
-        if self.stops_when_isolated() && !vital.ended {
+        if (self.detached() || self.stops_when_isolated()) && !vital.ended {
             vital.sentence = Some((ending, draft));
             return Condemned::AfterItsEnd;
         }
@@ -199,6 +204,10 @@ impl Entry {
             return vital.kill_at.filter(|_| !vital.killed);
         }
         let policy = &self.claimed.spec.policy;
+        if self.detached() {
+            // Its shim keeps all the other times.
+            return policy.stall_timeout.map(|timeout| vital.last_progress + timeout);
+        }
         let silence = policy.heartbeat_timeout.filter(|_| policy.heartbeat == HeartbeatMode::Manual);
         let checks = [
             silence.map(|timeout| vital.last_beat + timeout.max(vital.promised.unwrap_or_default())),
@@ -207,6 +216,16 @@ impl Entry {
             vital.cancel_asked.map(|asked| asked + policy.cancel_grace),
         ];
         checks.into_iter().flatten().min()
+    }
+
+    /// Whether it goes on without this replica.
+    pub(crate) fn detached(&self) -> bool {
+        self.claimed.spec.detached()
+    }
+
+    /// Until its ending is stored, or fenced.
+    pub(crate) async fn settled(&self) {
+        self.until(|vital| vital.settled.then_some(())).await;
     }
 
     pub(crate) fn stops_when_isolated(&self) -> bool {
@@ -241,11 +260,17 @@ pub(crate) struct Table {
     by_task: BTreeMap<String, usize>,
     by_queue: BTreeMap<String, usize>,
     isolating: usize,
+    detached: BTreeSet<Token>,
 }
 
 impl Table {
+    /// How many attempts take the slots of this replica; what is detached has its own.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.detached.len()
+    }
+
+    pub(crate) fn detached(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.detached.iter().filter_map(|token| self.entries.get(token))
     }
 
     pub(crate) fn insert(&mut self, entry: Arc<Entry>) {
@@ -253,6 +278,9 @@ impl Table {
         *self.by_task.entry(spec.task.clone()).or_default() += 1;
         *self.by_queue.entry(spec.queue.clone()).or_default() += 1;
         self.isolating += usize::from(entry.stops_when_isolated());
+        if entry.detached() {
+            self.detached.insert(entry.token());
+        }
         if let Some(at) = entry.next_check() {
             self.arm(at, entry.token());
         }
@@ -298,6 +326,7 @@ impl Table {
     fn close(&mut self, entry: &Entry, note: impl FnOnce(&mut Vital)) -> bool {
         let mut vital = entry.vital();
         note(&mut vital);
+        entry.changed.notify_waiters();
         if !(vital.settled && vital.ended) {
             return false;
         }
@@ -308,6 +337,7 @@ impl Table {
             return false;
         }
         self.disarm(entry.token());
+        self.detached.remove(&entry.token());
         let run = entry.claimed.lease.run_id;
         if self.by_run.get(&run) == Some(&entry.token()) {
             self.by_run.remove(&run);

@@ -93,7 +93,7 @@ fn disconnected(life: &Life) {
 
 /// Looks at the other replicas, and buries who has been silent for its whole timeout or whose kernel
 /// lock is free.
-async fn observe(life: &Life) {
+pub(crate) async fn observe(life: &Life) {
     let core = &life.core;
     let sent = core.env.boot();
     let replicas = match life.call(core.store.observe()).await {

@@ -28,8 +28,78 @@ pub struct Settings {
     /// Limits of this replica by queue and by task.
     pub queues: BTreeMap<String, QueueLimit>,
     pub tasks: BTreeMap<String, usize>,
+    pub jobs: JobSettings,
     #[doc(hidden)]
     pub hole: Option<Hole>,
+}
+
+/// How detached commands are watched and kept.
+#[derive(Clone, Debug)]
+pub struct JobSettings {
+    /// Apart from the slots of other work.
+    pub slots: usize,
+    /// How often a shim writes its sentinel.
+    pub heartbeat_interval: Duration,
+    /// How often the ages of sentinels are looked at.
+    pub check_interval: Duration,
+    pub stale_after: Duration,
+    pub dead_after: Duration,
+    /// So long the jobs of a host without any replica wait for one to come back.
+    pub reattach_window: Duration,
+    pub stop_grace: Duration,
+    /// How long folders of finished jobs stay.
+    pub keep: Duration,
+    /// Bytes that each stream of a job's output may take.
+    pub log_limit: u64,
+}
+
+impl Default for JobSettings {
+    fn default() -> JobSettings {
+        JobSettings {
+            slots: 16,
+            heartbeat_interval: Duration::from_secs(30),
+            check_interval: Duration::from_secs(60),
+            stale_after: Duration::from_secs(120),
+            dead_after: Duration::from_secs(600),
+            reattach_window: Duration::from_secs(300),
+            stop_grace: Duration::from_secs(10),
+            keep: Duration::from_secs(86_400) * 30,
+            log_limit: 1 << 30,
+        }
+    }
+}
+
+impl JobSettings {
+    /// A shim whose work must not go on unfenced stops by itself before anybody may give its host up.
+    pub(crate) fn isolated_after(&self) -> Duration {
+        self.reattach_window * 2 / 3
+    }
+
+    fn check(&self) -> Result<()> {
+        let complain = |field: &str, span: Duration, problem: String, hint: String| {
+            let shown = format!("{:?}", format_duration(span));
+            Err(Error::Invalid(Invalid::new(field, shown, problem, hint)))
+        };
+        if self.heartbeat_interval.is_zero() || self.heartbeat_interval > self.stale_after / 2 {
+            let most = format_duration(self.stale_after / 2);
+            let problem = format!("is over half of jobs.stale_after ({:?})", format_duration(self.stale_after));
+            let hint = format!("set it to at most {most:?}, or raise jobs.stale_after");
+            return complain("jobs.heartbeat_interval", self.heartbeat_interval, problem, hint);
+        }
+        if self.stale_after > self.dead_after {
+            let problem = format!("is longer than jobs.dead_after ({:?})", format_duration(self.dead_after));
+            return complain("jobs.stale_after", self.stale_after, problem, "set it below jobs.dead_after".to_string());
+        }
+        if self.check_interval.is_zero() {
+            let hint = "use a duration above zero".to_string();
+            return complain("jobs.check_interval", self.check_interval, "is zero".to_string(), hint);
+        }
+        if self.slots > MOST_SLOTS {
+            let hint = format!("use a whole number up to {MOST_SLOTS}");
+            return Err(Error::Invalid(Invalid::new("jobs.slots", self.slots, "is out of range", hint)));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -59,6 +129,7 @@ impl Default for Settings {
             keep_events: 100_000,
             queues: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            jobs: JobSettings::default(),
             hole: None,
         }
     }
@@ -91,7 +162,7 @@ impl Settings {
             let hint = format!("use a whole number from 1 to {MOST_SLOTS}");
             return Err(Error::Invalid(Invalid::new("replica.slots", self.slots, "is out of range", hint)));
         }
-        Ok(())
+        self.jobs.check()
     }
 
     /// No single store call of a loop takes longer; so every loop turns well within half a timeout.
@@ -102,6 +173,12 @@ impl Settings {
     /// How long a loop may idle before it looks again.
     pub(crate) fn idle_limit(&self) -> Duration {
         self.poll_interval.min(self.heartbeat_timeout / 4)
+    }
+
+    /// How long folders of finished jobs stay: they go before their runs are forgotten, for nobody would
+    /// know whose they are afterwards.
+    pub(crate) fn keep_jobs(&self) -> Duration {
+        self.jobs.keep.min(self.keep_finished.saturating_sub(self.clean_interval * 2))
     }
 
     /// Counted from when the last acknowledged renewal was sent; whoever takes over waits longer.

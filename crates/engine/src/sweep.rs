@@ -1,6 +1,7 @@
 //! Idempotent passes that take no input and find what hints and answers missed.
 
-use crate::life::{Life, Phase, Turn};
+use crate::jobs::{self, Absent};
+use crate::life::{Begun, Life, Phase, Turn};
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Ending, Hole, Json, Outcome, ReplicaId, RunId, Settled, Settlement, Token, Verdict, VerdictId};
@@ -20,14 +21,20 @@ pub(crate) async fn run(life: Arc<Life>) {
     let mut next = life.core.env.boot();
     let mut nudged = true;
     let mut unperformed = Unperformed::new();
+    let mut absent = Absent::default();
     loop {
         life.turned(Turn::Sweep);
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
+        if !life.core.jobs.recovered()
+            && let Err(error) = jobs::start(&life).await
+        {
+            tracing::debug!(%error, "the jobs of this host could not be looked at yet");
+        }
         let due = life.core.env.boot() >= next;
         if (due || nudged)
-            && let Err(error) = sweep(&life, due, nudged, &mut unperformed).await
+            && let Err(error) = sweep(&life, due, nudged, &mut unperformed, &mut absent).await
         {
             tracing::debug!(%error, "sweep broken off");
         }
@@ -44,13 +51,20 @@ pub(crate) async fn run(life: Arc<Life>) {
 }
 
 /// One pass. `nudged` says that there is something to take over, whoever else sweeps.
-async fn sweep(life: &Life, due: bool, nudged: bool, unperformed: &mut Unperformed) -> Result<(), StoreError> {
+async fn sweep(
+    life: &Arc<Life>,
+    due: bool,
+    nudged: bool,
+    unperformed: &mut Unperformed,
+    absent: &mut Absent,
+) -> Result<(), StoreError> {
     let settings = &life.core.settings;
     let store = &life.core.store;
     if nudged || (due && life.call_in(Turn::Sweep, store.sweep_due("orphans", settings.sweep_interval / 2)).await?) {
         take_over(life).await?;
         life.call_in(Turn::Sweep, store.trim_events(settings.keep_events)).await?;
     }
+    jobs::take_over(life, absent).await?;
     if !due {
         return Ok(());
     }
@@ -69,6 +83,7 @@ async fn sweep(life: &Life, due: bool, nudged: bool, unperformed: &mut Unperform
         if life.call_in(Turn::Sweep, store.sweep_due("retention", settings.clean_interval / 2)).await? {
             forget(life).await?;
         }
+        jobs::retention(life).await;
         life.core.cleaned();
     }
     Ok(())
@@ -94,14 +109,19 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
         metrics::counter!("everbeat_attempts_total", "outcome" => "lost").increment(returned as u64);
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
-        life.core.store.wake();
-        life.freed.notify_one();
-        life.core.noted.notify_one();
+        self::returned(life);
         if returned == 0 {
             // All of them were settled or asked to cancel meanwhile; the next sweep looks again.
             return Ok(());
         }
     }
+}
+
+/// Runs may have become ready, or have ended.
+pub(crate) fn returned(life: &Life) {
+    life.core.store.wake();
+    life.freed.notify_one();
+    life.core.noted.notify_one();
 }
 
 /// The verdict on a replica, if there is one.
@@ -160,12 +180,12 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
 }
 
 /// Leases found without a performer, each with the number of claims begun by then.
-type Unperformed = BTreeMap<Token, u64>;
+type Unperformed = BTreeMap<Token, Begun>;
 
 /// Finds leases of this replica that it does not perform (the claim's answer was lost, a failover
 /// undid a settle) and releases them, at no cost to the run. A claim that is still unanswered may have
 /// been granted what was found: such a lease waits for a later sweep.
-async fn reconcile(life: &Life, unperformed: &mut Unperformed) -> Result<(), StoreError> {
+async fn reconcile(life: &Arc<Life>, unperformed: &mut Unperformed) -> Result<(), StoreError> {
     let mut after: Option<RunId> = None;
     let mut found = Unperformed::new();
     let mut lost: Vec<RunId> = Vec::new();
@@ -176,7 +196,7 @@ async fn reconcile(life: &Life, unperformed: &mut Unperformed) -> Result<(), Sto
         let table = life.table();
         for shown in page.iter().filter(|shown| table.get(shown.token).is_none()) {
             let begun = unperformed.get(&shown.token).copied().unwrap_or(begun);
-            if life.claims_ended() >= begun {
+            if life.claims_over(begun) {
                 lost.push(shown.run_id);
             } else {
                 found.insert(shown.token, begun);
@@ -189,17 +209,22 @@ async fn reconcile(life: &Life, unperformed: &mut Unperformed) -> Result<(), Sto
         }
     }
     *unperformed = found;
-    release(life, lost).await
+    release(life, lost, false).await
 }
 
-pub(crate) async fn release(life: &Life, unknown: Vec<RunId>) -> Result<(), StoreError> {
+/// Releases leases that nobody performs. Of those that are detached and not `fresh` something may run: they
+/// are looked at instead.
+pub(crate) async fn release(life: &Arc<Life>, unknown: Vec<RunId>, fresh: bool) -> Result<(), StoreError> {
     for runs in unknown.chunks(BATCH) {
         let held = life.call_in(Turn::Sweep, life.core.store.held(Which::Of(runs.to_vec()))).await?;
         // Read again under the same owner: settled or passed on meanwhile means there is nothing to do.
         let mine = held
             .into_iter()
             .filter(|held| held.lease.replica_id == life.id && life.table().get(held.lease.token).is_none());
-        let settlements: Vec<Settlement> = mine
+        let (begun, never): (Vec<Held>, Vec<Held>) = mine.partition(|held| !fresh && held.spec.detached());
+        begun.into_iter().for_each(|held| jobs::go_on(life, held));
+        let settlements: Vec<Settlement> = never
+            .into_iter()
             .map(|held| {
                 let ending = Ending::because(Outcome::Released, "not_performed", "its owner did not know of the lease");
                 let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, 0.0);

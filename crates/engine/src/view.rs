@@ -60,14 +60,19 @@ impl Engine {
         let entry = life.table().of_run(run.id).filter(|entry| entry.claimed.lease.attempt == run.attempt);
         let Some(entry) = entry else { return (Liveness::Unknown, None) };
         let policy = &run.spec.policy;
-        let (last_beat, last_progress) = {
+        let (last_beat, last_progress, doubt) = {
             let vital = entry.vital();
-            (vital.last_beat, vital.last_progress)
+            (vital.last_beat, vital.last_progress, vital.doubt)
         };
         let older = |than: BootInstant, span: Option<Duration>| span.is_some_and(|span| now.since(than) >= span);
-        let liveness = if older(last_progress, policy.stall_timeout) {
+        let liveness = if let Some(doubt) = doubt {
+            doubt
+        } else if older(last_progress, policy.stall_timeout) {
             Liveness::Stalled
-        } else if policy.heartbeat == HeartbeatMode::Manual && older(last_beat, Some(policy.heartbeat_interval * 2)) {
+        } else if !entry.detached()
+            && policy.heartbeat == HeartbeatMode::Manual
+            && older(last_beat, Some(policy.heartbeat_interval * 2))
+        {
             Liveness::Suspect
         } else {
             Liveness::Alive

@@ -1,6 +1,6 @@
 use crate::task::Typed;
 use crate::{Execution, GraphDefinition, StoreOptions, System, Values, open_store};
-use everbeat_engine::{Ctx, Env, Failure, RunView, Settings, StartExecution, Submit, Tasks};
+use everbeat_engine::{Ctx, Env, Failure, Host, RunView, Settings, StartExecution, Submit, Tasks};
 use everbeat_model::graph::Graph;
 use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
@@ -160,7 +160,7 @@ impl Builder {
             settings.host = locks.host().to_string();
         }
         let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);
-        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, locks)?;
+        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims: None })?;
         engine.start();
         for graph in self.graphs {
             engine.apply_graph(graph, false, None).await?;

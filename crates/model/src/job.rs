@@ -132,8 +132,15 @@ pub enum Stopped {
     ShimTerminated,
 }
 
-/// What the exit of a command means for its attempt. `result` is what it gave, if it succeeded.
-pub fn ending(exit: &Exit, policy: &Policy, cancel_asked: bool, result: impl FnOnce() -> Json) -> Ending {
+/// What the exit of a command means for its attempt. `result` is what it gave, if it succeeded;
+/// `reattached` says that it outlived a replica.
+pub fn ending(
+    exit: &Exit,
+    policy: &Policy,
+    cancel_asked: bool,
+    reattached: bool,
+    result: impl FnOnce() -> Json,
+) -> Ending {
     let how = describe(exit);
     let (outcome, reason, message) = match exit {
         Exit { start_error: Some(why), stopped: None, .. } => {
@@ -157,6 +164,7 @@ pub fn ending(exit: &Exit, policy: &Policy, cancel_asked: bool, result: impl FnO
     };
     let error = serde_json::json!({
         "reason": reason, "message": message, "exit_code": exit.exit_code, "exit_signal": exit.exit_signal,
+        "reattached": reattached,
     });
     Ending { outcome, result: None, error: Some(Json::of(&error)), permanent: reason == "not_started" }
 }
@@ -187,6 +195,7 @@ fn describe(exit: &Exit) -> String {
 pub struct KnownExit {
     pub exit_code: Option<i32>,
     pub exit_signal: Option<i32>,
+    pub reattached: bool,
 }
 
 impl KnownExit {
@@ -236,7 +245,7 @@ mod tests {
         let killed = |signal| Exit { exit_signal: Some(signal), ..Exit::default() };
         let stopped = |exit: Exit, why| Exit { stopped: Some(why), ..exit };
         let check = |exit: Exit, cancel, outcome, reason: &str| {
-            let ending = ending(&exit, &Policy::BASELINE, cancel, Json::null);
+            let ending = ending(&exit, &Policy::BASELINE, cancel, false, Json::null);
             assert_eq!(ending.outcome, outcome, "{exit:?}");
             let said = ending.error.map(|error| error.value()["reason"].clone());
             assert_eq!(said, (!reason.is_empty()).then(|| reason.into()), "{exit:?}");

@@ -11,8 +11,8 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{
-    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Joined, Memory, Promoted, Queues,
-    Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter, Verdicts,
+    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Joined, Memory, News, Promoted,
+    Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter, Verdicts,
     WakeSignal, Wakes, Which,
 };
 use futures_util::FutureExt;
@@ -207,6 +207,18 @@ impl Runs for FaultyStore {
         self.call("attempts", move |store| async move { store.attempts(run).await }).await
     }
 
+    async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
+        self.call("place", move |store| async move { store.place(shown, host).await }).await
+    }
+
+    async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
+        self.call("adopt", move |store| async move { store.adopt(to, limit).await }).await
+    }
+
+    async fn forget(&self, run: RunId) -> Result<bool> {
+        self.call("forget", move |store| async move { store.forget(run).await }).await
+    }
+
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
         self.call("forget_runs", move |store| async move { store.forget_runs(keep, limit).await }).await
     }
@@ -339,6 +351,10 @@ impl Verdicts for FaultyStore {
 impl Events for FaultyStore {
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         self.call("events", move |store| async move { store.events(after, limit).await }).await
+    }
+
+    async fn announce(&self, news: Vec<News>) -> Result<()> {
+        self.call("announce", move |store| async move { store.announce(news).await }).await
     }
 
     async fn last_event(&self) -> Result<u64> {

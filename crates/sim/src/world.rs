@@ -163,7 +163,7 @@ impl World {
         }
         let locks = self.hosts[host].locks.clone().map(|locks| locks as Arc<dyn everbeat_engine::Locks>);
         let settings = self.settings(host);
-        let engine = match Engine::new(env, store, settings, tasks, locks) {
+        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims: None }) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };

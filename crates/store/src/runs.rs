@@ -73,6 +73,9 @@ pub trait Runs {
     /// Oldest first, the running one included.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 
+    /// Forgets one run if it is finished and no execution still waits for it; answers whether it did.
+    async fn forget(&self, run: RunId) -> Result<bool>;
+
     /// Forgets runs that finished more than `keep` ago, at most `limit`; answers how many.
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize>;
 }

@@ -1,7 +1,7 @@
 use super::place::Place;
 use crate::exit::Failure;
 use everbeat::System;
-use everbeat_engine::{Engine, Env, Settings};
+use everbeat_engine::{Engine, Env, Host, Settings};
 use everbeat_model::StoreTime;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ impl Server {
         let env: Arc<dyn Env> = System::new();
         let store = place.open(&env).await?;
         let settings = Settings { slots, ..Settings::default() };
-        let engine = Engine::new(env, store, settings, everbeat::tasks(), None).map_err(|error| fail(&error))?;
+        let engine =
+            Engine::new(env, store, settings, everbeat::tasks(), Host::default()).map_err(|error| fail(&error))?;
         engine.start();
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|error| fail(&error))?;
         let address = listener.local_addr().map_err(|error| fail(&error))?;

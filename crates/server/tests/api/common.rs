@@ -5,7 +5,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Readiness, Settings, Task, builtin};
+use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Readiness, Settings, Task, builtin};
 use everbeat_model::{BootInstant, Json, StoreTime};
 use everbeat_server::{Config, Scope, Token, router};
 use everbeat_store::{Memory, Store};
@@ -117,8 +117,8 @@ pub(crate) fn idle_with(config: Config, clock: impl Fn() -> StoreTime + Send + S
         drain_grace: Duration::from_millis(200),
         ..Settings::default()
     };
-    let engine =
-        Engine::new(env, store.clone() as Arc<dyn Store>, settings, tasks, None).expect("the settings are valid");
+    let engine = Engine::new(env, store.clone() as Arc<dyn Store>, settings, tasks, Host::default())
+        .expect("the settings are valid");
     let router = router(engine.clone(), config);
     Server { engine, store, router, gate }
 }

@@ -308,28 +308,41 @@ impl Runs for Memory {
         Ok(attempts)
     }
 
+    async fn forget(&self, run: RunId) -> Result<bool> {
+        let mut state = self.lock();
+        let over = state.done.contains_key(&run) && !awaited(&state, run);
+        if over {
+            forget_one(&mut state, run);
+        }
+        Ok(over)
+    }
+
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
         let now = self.now();
         let mut state = self.lock();
-        // What an execution has not taken note of yet stays.
-        let awaited = |id: &RunId| {
-            let parent = state.runs.get(id).and_then(|row| row.spec.parent.as_ref());
-            let row = parent.and_then(|parent| Some((state.executions.get(&parent.execution)?, &parent.node)));
-            row.is_some_and(|(row, node)| row.execution.running(node) == Some(*id))
-        };
         let old = state.done.iter().filter(|(_, done)| now.since(done.finished_at) > keep).map(|(id, _)| *id);
-        let old: Vec<RunId> = old.filter(|id| !awaited(id)).take(limit).collect();
-        for id in &old {
-            state.done.remove(id);
-            state.runs.remove(id);
-            state.signs.remove(id);
-            state.attempts.retain(|(run, _), _| run != id);
-        }
+        let old: Vec<RunId> = old.filter(|id| !awaited(&state, *id)).take(limit).collect();
+        old.iter().for_each(|id| forget_one(&mut state, *id));
         let day = Duration::from_secs(86_400);
         state.idempotency.retain(|_, (_, _, at)| now.since(*at) <= day);
         state.version += 1;
         Ok(old.len())
     }
+}
+
+/// Whether an execution has not taken note of its end yet.
+fn awaited(state: &State, id: RunId) -> bool {
+    let parent = state.runs.get(&id).and_then(|row| row.spec.parent.as_ref());
+    let row = parent.and_then(|parent| Some((state.executions.get(&parent.execution)?, &parent.node)));
+    row.is_some_and(|(row, node)| row.execution.running(node) == Some(id))
+}
+
+fn forget_one(state: &mut State, id: RunId) {
+    state.done.remove(&id);
+    state.runs.remove(&id);
+    state.signs.remove(&id);
+    state.attempts.retain(|(run, _), _| *run != id);
+    state.version += 1;
 }
 
 fn full(state: &State, held: &LeaseRow) -> Held {

@@ -1,0 +1,152 @@
+use crate::shims::{LogChunk, LogFrom, Removed, Stream};
+use crate::{Engine, Error, Result, RunView, Submission};
+use everbeat_model::job::{Command, base_policy};
+use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name};
+use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, RunId, StoreTime};
+use everbeat_store::{Enqueue, Enqueued, Idempotency};
+use std::io;
+use std::sync::Arc;
+
+/// A job to be accepted.
+#[derive(Clone, Debug)]
+pub struct SubmitJob {
+    pub command: Command,
+    pub queue: String,
+    pub priority: i16,
+    pub run_at: Option<StoreTime>,
+    /// What differs from the policy of jobs, as a JSON object.
+    pub policy: Option<serde_json::Value>,
+    pub unique_key: Option<String>,
+}
+
+impl SubmitJob {
+    pub fn new(command: Command) -> SubmitJob {
+        let queue = "default".to_string();
+        SubmitJob { command, queue, priority: 0, run_at: None, policy: None, unique_key: None }
+    }
+}
+
+impl Engine {
+    pub async fn submit_job(&self, submit: SubmitJob, idempotency: Option<Idempotency>) -> Result<Submission> {
+        submit.command.check()?;
+        self.check_cwd(&submit.command)?;
+        check_name("queue", &submit.queue)?;
+        if let Some(key) = &submit.unique_key {
+            check_key("unique_key", key)?;
+        }
+        if let Some(idempotency) = &idempotency {
+            check_key("Idempotency-Key", &idempotency.key)?;
+        }
+        self.check_task(COMMAND).await.map_err(|error| match error {
+            Error::UnknownTask { .. } => Error::Conflict {
+                problem: "no replica performs jobs".to_string(),
+                hint: "start a server on a machine where its data folder can be written".to_string(),
+            },
+            other => other,
+        })?;
+        let settings = &self.core.settings;
+        let base = base_policy(&settings.runs, settings.jobs.stop_grace);
+        let policy = match &submit.policy {
+            None => base,
+            Some(patch) => PolicyPatch::parse(patch)
+                .and_then(|patch| patch.over(&base))
+                .map_err(|invalid: Invalid| invalid.within("policy"))?,
+        };
+        let spec = Spec {
+            kind: Kind::Job,
+            task: COMMAND.to_string(),
+            queue: submit.queue,
+            priority: submit.priority,
+            input: Json::of(&submit.command),
+            args: None,
+            policy: Arc::new(policy),
+            unique_key: submit.unique_key,
+            parent: None,
+            host: None,
+        };
+        let run = NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at };
+        let answers = self.core.enqueues.ask(Enqueue { runs: vec![run], idempotency }).await?;
+        let missing = || everbeat_store::Error::Bug("an enqueued job was not answered".to_string());
+        let answer = answers.first().ok_or_else(missing)?;
+        Ok(Submission { id: answer.id(), created: matches!(answer, Enqueued::Created(_)) })
+    }
+
+    /// The engine's own folders are not for jobs to work in.
+    fn check_cwd(&self, command: &Command) -> Result<()> {
+        let (Some(cwd), Some(shims)) = (&command.cwd, &self.core.shims) else { return Ok(()) };
+        let own = shims.root();
+        let inside = cwd.trim_end_matches('/') == own || cwd.starts_with(&format!("{own}/"));
+        match inside {
+            false => Ok(()),
+            true => {
+                let hint = "leave cwd out to work in the job's own workspace, or name a folder elsewhere";
+                Err(Invalid::new("cwd", format!("{cwd:?}"), "is a folder of the server's own", hint).into())
+            }
+        }
+    }
+
+    /// Output of a job, or of a node that is a command.
+    pub async fn output(&self, id: RunId, stream: Stream, from: LogFrom, limit: usize) -> Result<LogChunk> {
+        let run = self.run(id).await?;
+        self.output_of(&run, stream, from, limit).await
+    }
+
+    /// The same of a run that was looked up already.
+    pub async fn output_of(&self, run: &RunView, stream: Stream, from: LogFrom, limit: usize) -> Result<LogChunk> {
+        let id = run.run.id;
+        let Some(host) = &run.run.spec.host else { return Ok(LogChunk::default()) };
+        let Some(shims) = self.core.shims.as_ref().filter(|_| self.is_here(run)) else {
+            return Err(elsewhere(id, host));
+        };
+        match shims.output(id, stream, from, limit).await {
+            Ok(chunk) => Ok(chunk),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Conflict {
+                problem: format!("the folder of job {id} is gone"),
+                hint: "it was cleaned; an archive of its workspace may be in the data folder".to_string(),
+            }),
+            Err(error) => Err(unreadable(id, &error)),
+        }
+    }
+
+    /// Removes a finished job: its folder, and the run itself. A dry run only counts.
+    pub async fn delete_job(&self, id: RunId, dry_run: bool) -> Result<Removed> {
+        let job = self.job(id).await?;
+        let run = &job.run.run;
+        if !run.state.finished() {
+            return Err(Error::Conflict {
+                problem: format!("job {id} is {}", run.state.as_str()),
+                hint: format!("cancel it first: everbeat cancel {id}"),
+            });
+        }
+        let removed = match (&run.spec.host, &self.core.shims) {
+            (None, _) => Removed::default(),
+            (Some(_), Some(shims)) if self.is_here(&job.run) => match shims.remove(id, false, dry_run).await {
+                Ok(removed) => removed,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Removed::default(),
+                Err(error) => return Err(unreadable(id, &error)),
+            },
+            (Some(host), _) => return Err(elsewhere(id, host)),
+        };
+        if !dry_run && !self.core.store.forget(id).await? {
+            return Err(Error::Conflict {
+                problem: format!("job {id} was opened again just now"),
+                hint: "wait until it is finished".to_string(),
+            });
+        }
+        Ok(removed)
+    }
+}
+
+fn elsewhere(id: RunId, host: &str) -> Error {
+    Error::Conflict {
+        problem: format!("the files of job {id} are on host {host}, not on this one"),
+        hint: format!("ask a server of that host; `everbeat ls replicas` shows which run on {host}"),
+    }
+}
+
+fn unreadable(id: RunId, error: &io::Error) -> Error {
+    Error::Conflict {
+        problem: format!("the folder of job {id} cannot be used: {error}"),
+        hint: "look at the server's log, and at the folder".to_string(),
+    }
+}

@@ -1,0 +1,92 @@
+//! Folders of jobs that are over for long enough. Never one that is live, unknown or not ours.
+
+use super::Cleaning;
+use crate::engine::Core;
+use crate::life::Life;
+use crate::shims::Shims;
+use crate::{Engine, Error, Result};
+use everbeat_model::{RunId, StoreTime};
+use everbeat_store::Error as StoreError;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One request cleans no more; the rest is for the next.
+const MOST_CLEANED: usize = 10_000;
+
+/// What retention removes, with the workspaces kept in the archive for as long again.
+pub(crate) async fn retention(life: &Arc<Life>) {
+    let core = &life.core;
+    let Some(shims) = core.shims.as_ref().filter(|_| core.jobs.recovered()) else { return };
+    let keep = core.settings.keep_jobs();
+    match clean(core, &**shims, keep, false).await {
+        Ok(cleaned) => {
+            let removed = cleaned.iter().filter(|cleaning| cleaning.outcome == "removed").count();
+            if removed > 0 {
+                tracing::info!(removed, "folders of old jobs were removed");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "old jobs could not be cleaned"),
+    }
+    if let Err(error) = shims.forget_archives(core.settings.jobs.keep).await {
+        tracing::warn!(%error, "old archives could not be removed");
+    }
+}
+
+async fn clean(
+    core: &Core,
+    shims: &dyn Shims,
+    keep: Duration,
+    dry_run: bool,
+) -> std::result::Result<Vec<Cleaning>, StoreError> {
+    let folders = shims.folders().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    let now = core.now();
+    let mut cleaned = Vec::new();
+    for job in folders {
+        if cleaned.len() >= MOST_CLEANED {
+            break;
+        }
+        let Some(run) = core.store.run(job).await? else {
+            cleaned.push(Cleaning::left(job, "the store does not know this job"));
+            continue;
+        };
+        if !run.state.finished() {
+            continue;
+        }
+        if run.finished_at.is_none_or(|finished: StoreTime| now.since(finished) < keep) {
+            continue;
+        }
+        cleaned.push(match shims.remove(job, true, dry_run).await {
+            Ok(removed) => Cleaning {
+                job,
+                outcome: if dry_run { "would-remove" } else { "removed" },
+                detail: None,
+                entries: removed.entries,
+                bytes: removed.bytes,
+                archived_to: removed.archived_to,
+            },
+            Err(error) => Cleaning::left(job, error.to_string()),
+        });
+    }
+    Ok(cleaned)
+}
+
+impl Cleaning {
+    fn left(job: RunId, why: impl Into<String>) -> Cleaning {
+        Cleaning { job, outcome: "left-alone", detail: Some(why.into()), entries: 0, bytes: 0, archived_to: None }
+    }
+}
+
+impl Engine {
+    /// Removes the folders of this host's jobs that ended longer ago than this. A dry run only counts.
+    pub async fn clean_jobs(&self, older_than: Option<Duration>, dry_run: bool) -> Result<Vec<Cleaning>> {
+        let core = &self.core;
+        let Some(shims) = &core.shims else { return Ok(Vec::new()) };
+        if !core.jobs.recovered() {
+            return Err(Error::Conflict {
+                problem: "the jobs of this host are still being looked at".to_string(),
+                hint: "try again when the server is ready".to_string(),
+            });
+        }
+        Ok(clean(core, &**shims, older_than.unwrap_or_else(|| core.settings.keep_jobs()), dry_run).await?)
+    }
+}

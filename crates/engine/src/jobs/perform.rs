@@ -1,0 +1,411 @@
+//! Watches over one attempt of a detached command, from its start, or from when it was taken over, to its
+//! end. What is watched goes on without the watcher.
+
+use super::Found;
+use crate::env::within;
+use crate::life::Life;
+use crate::perform::Entry;
+use crate::settle::Draft;
+use crate::shims::{Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, Stream};
+use crate::{Liveness, Stop, ctx};
+use everbeat_model::job::{self, Command, Exit};
+use everbeat_model::policy::WhenIsolated;
+use everbeat_model::run::{Claimed, Kind};
+use everbeat_model::verdict::Judgement;
+use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use serde_json::json;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How an attempt ended, with the verdict on it if it needs one.
+pub(crate) type Ended = (Ending, Option<Draft>);
+
+pub(crate) fn attempt_of(claimed: &Claimed) -> JobAttempt {
+    let lease = &claimed.lease;
+    JobAttempt { job: lease.run_id, attempt: lease.attempt, token: lease.token, tenure: lease.tenure }
+}
+
+pub(crate) async fn perform(life: &Life, entry: &Arc<Entry>) -> Ended {
+    let Some(shims) = &life.core.shims else {
+        return (Ending::because(Outcome::Released, "task_unknown", "this replica performs no commands"), None);
+    };
+    let attempt = attempt_of(&entry.claimed);
+    let mut watch = Watch { life, entry, shims, attempt, heard: Beat::default(), hung: None };
+    let ended = if entry.taken_over { watch.go_on().await } else { watch.begin().await };
+    let outcome = ended.0.outcome;
+    if outcome == Outcome::Lost {
+        life.core.jobs.lost();
+    }
+    watch.found(Found::Ended(outcome), || message(&ended.0));
+    ended
+}
+
+struct Watch<'a> {
+    life: &'a Life,
+    entry: &'a Arc<Entry>,
+    shims: &'a Arc<dyn Shims>,
+    attempt: JobAttempt,
+    heard: Beat,
+    /// Its shim does not answer: what its sentinel said, since when that stands, and when it was last seen.
+    hung: Option<Silence>,
+}
+
+struct Silence {
+    seq: Option<u64>,
+    since: BootInstant,
+    seen: BootInstant,
+}
+
+/// So often whoever cannot be followed is looked at, besides hints.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// So long what a command left behind may take to be gone: only the kernel can hold it up.
+const CLEAR_WITHIN: Duration = Duration::from_secs(10);
+/// Attempts in a row whose shim dies before it starts the command; then it fails.
+const MOST_FALSE_STARTS: u32 = 3;
+
+impl Watch<'_> {
+    async fn begin(&mut self) -> Ended {
+        let order = match self.order() {
+            Ok(order) => order,
+            Err(why) => return (Ending::failed(&why, true), None),
+        };
+        if !self.place().await {
+            return (Ending::because(Outcome::Released, "not_performed", "its lease had passed on"), None);
+        }
+        if self.entry.stop() == Some(Stop::Cancelled) {
+            return (Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started"), None);
+        }
+        if let Err(error) = self.shims.start(&self.attempt, &order).await {
+            tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
+            return match self.fence().await {
+                Fenced::NeverStarted => {
+                    let message = format!("the command could not be started: {error}");
+                    (Ending::because(Outcome::Failed, "not_started", &message), None)
+                }
+                Fenced::Exited(exit) => self.exited(exit).await,
+                Fenced::Lost => self.lost("start_unclear", "its start could not be followed"),
+                Fenced::StillHeld => self.go_on().await,
+            };
+        }
+        self.go_on().await
+    }
+
+    fn order(&self) -> Result<Order, String> {
+        let spec = &self.entry.claimed.spec;
+        let told = spec.args.as_ref().unwrap_or(&spec.input);
+        let command: Command = told.read().map_err(|error| format!("it does not say what to run: {error}"))?;
+        command.check().map_err(|invalid| invalid.to_string())?;
+        let settings = &self.life.core.settings.jobs;
+        let isolated = spec.policy.when_isolated == WhenIsolated::Stop;
+        Ok(Order {
+            command,
+            input: (spec.kind == Kind::Node).then(|| spec.input.clone()),
+            heartbeat_interval: settings.heartbeat_interval,
+            stop_grace: spec.policy.cancel_grace,
+            deadline: spec.policy.deadline,
+            log_limit: settings.log_limit,
+            isolated_after: isolated.then(|| settings.isolated_after()),
+        })
+    }
+
+    /// Notes where the run belongs before anything of it is here. False: its lease is another's by now.
+    async fn place(&self) -> bool {
+        let (life, claimed) = (self.life, &self.entry.claimed);
+        let host = &life.core.settings.host;
+        if claimed.spec.host.as_ref() == Some(host) {
+            return true;
+        }
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match life.call(life.core.store.place(claimed.lease.shown(), Some(host.clone()))).await {
+                Ok(placed) => return placed,
+                Err(error) => tracing::debug!(%error, "cannot note yet where a job begins"),
+            }
+            life.core.env.sleep(pause).await;
+            pause = (pause * 2).min(LOOK_AGAIN);
+        }
+    }
+
+    /// Looks until there is an end.
+    async fn go_on(&mut self) -> Ended {
+        loop {
+            let finding = self.shims.examine(&self.attempt).await;
+            self.entry.vital().doubt = match &finding {
+                Finding::Hung => Some(Liveness::Suspect),
+                Finding::Unknown(_) | Finding::Fenced => Some(Liveness::Unknown),
+                _ => None,
+            };
+            match finding {
+                Finding::Live(beat) => {
+                    self.hung = None;
+                    self.life.core.jobs.has_started(self.attempt.job);
+                    self.found(Found::Reattached, || "it never stopped".to_string());
+                    self.hear(beat);
+                    self.follow().await;
+                }
+                Finding::Exited(exit) => return self.exited(exit).await,
+                Finding::NotStarted => {
+                    if let Some(ended) = self.judge("never_started", "its shim died before it started").await {
+                        return ended;
+                    }
+                }
+                Finding::Gone => {
+                    if let Some(ended) = self.judge("shim_died", "its shim is gone, and the command with it").await {
+                        return ended;
+                    }
+                }
+                Finding::Rebooted => {
+                    if let Some(ended) = self.judge("rebooted", "the machine was restarted").await {
+                        return ended;
+                    }
+                }
+                Finding::Hung => {
+                    if let Some(ended) = self.silent().await {
+                        return ended;
+                    }
+                }
+                Finding::Fenced => self.pause().await,
+                Finding::Unknown(why) => {
+                    self.found(Found::Unknown, || why.clone());
+                    tracing::warn!(job = %self.attempt.job, why, "a job cannot be understood; it is left alone");
+                    self.pause().await;
+                }
+            }
+        }
+    }
+
+    /// Until its end, or until it cannot be followed any more.
+    async fn follow(&mut self) {
+        let mut following = match self.shims.follow(&self.attempt).await {
+            Ok(following) => following,
+            Err(error) => {
+                tracing::debug!(job = %self.attempt.job, %error, "a live job cannot be followed");
+                return self.pause().await;
+            }
+        };
+        let env = self.life.core.env.clone();
+        let settings = &self.life.core.settings;
+        let vouches = self.entry.stops_when_isolated();
+        let mut asked = false;
+        loop {
+            let again = async {
+                match (asked, vouches) {
+                    (true, _) => env.sleep(settings.jobs.heartbeat_interval).await,
+                    (false, true) => env.sleep(settings.heartbeat_interval).await,
+                    (false, false) => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                event = following.next() => match event {
+                    JobEvent::Beat(beat) => self.hear(beat),
+                    JobEvent::Over => return,
+                },
+                _why = self.entry.cancelled(), if !asked => {
+                    self.ask_to_stop().await;
+                    asked = true;
+                }
+                () = again => {
+                    if asked {
+                        self.ask_to_stop().await;
+                    }
+                    if vouches && self.life.pulse().connected
+                        && let Err(error) = self.shims.vouch(&self.attempt).await
+                    {
+                        tracing::debug!(job = %self.attempt.job, %error, "cannot vouch for a job");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask_to_stop(&self) {
+        let grace = self.entry.claimed.spec.policy.cancel_grace;
+        if let Err(error) = self.shims.stop(&self.attempt, grace).await {
+            tracing::warn!(job = %self.attempt.job, %error, "a job could not be asked to stop yet");
+        }
+    }
+
+    /// Until something may have changed.
+    async fn pause(&self) {
+        if self.entry.stop().is_some_and(|stop| stop != Stop::Draining) {
+            self.ask_to_stop().await;
+        }
+        let look_again = self.life.core.env.sleep(LOOK_AGAIN);
+        tokio::select! {
+            biased;
+            () = look_again => {}
+            () = self.shims.changed(self.attempt.job) => self.life.core.env.sleep(FIRST_PAUSE).await,
+        }
+    }
+
+    fn hear(&mut self, beat: Beat) {
+        let life = self.life;
+        life.core.jobs.heard(&self.heard, &beat);
+        let advanced = beat.progress_seq > self.heard.progress_seq;
+        let progress = if advanced { beat.progress.clone() } else { None };
+        self.entry.beat(life.core.env.boot(), progress, None);
+        if advanced {
+            life.signer.nudge(self.entry);
+        }
+        if beat.write_error != self.heard.write_error
+            && let Some(error) = &beat.write_error
+        {
+            tracing::warn!(job = %self.attempt.job, error, "a job's shim cannot write to its folder; it goes on");
+        }
+        self.heard = beat;
+    }
+
+    /// Its shim does not answer. Only a sentinel that did not change for the whole time, as watched here,
+    /// is silence; a watcher that was away itself begins anew.
+    async fn silent(&mut self) -> Option<Ended> {
+        let env = &self.life.core.env;
+        let patience = match self.entry.vital().cancel_asked {
+            // Somebody waits for its end.
+            Some(_) => self.entry.claimed.spec.policy.cancel_grace + LOOK_AGAIN * 5,
+            None => self.life.core.settings.jobs.dead_after,
+        };
+        let seq = self.shims.sentinels(vec![self.attempt.job]).await.first().and_then(|sentinel| sentinel.seq);
+        let now = env.boot();
+        let fresh = Silence { seq, since: now, seen: now };
+        let silence = self.hung.get_or_insert_with(|| {
+            tracing::warn!(job = %self.attempt.job, "a job's shim holds its lock and does not answer");
+            metrics::counter!("everbeat_jobs_hung_total").increment(1);
+            Silence { seq, since: now, seen: now }
+        });
+        if silence.seq != seq || now.since(silence.seen) > patience / 2 + LOOK_AGAIN * 10 {
+            *silence = fresh;
+        }
+        silence.seen = now;
+        let silent_for = now.since(silence.since);
+        if silent_for < patience {
+            self.found(Found::Unknown, || "its shim holds its lock and does not answer".to_string());
+            self.pause().await;
+            return None;
+        }
+        if let Err(error) = self.shims.kill(&self.attempt).await {
+            tracing::warn!(job = %self.attempt.job, %error, "a hung shim could not be killed yet");
+            self.pause().await;
+            return None;
+        }
+        let said = format!("its shim did not answer for {} ms and was killed", silent_for.as_millis());
+        self.judge("shim_hung", &said).await
+    }
+
+    /// Forbids the attempt, and says what that makes of it. Nothing, if its shim lives after all.
+    async fn judge(&mut self, reason: &'static str, message: &str) -> Option<Ended> {
+        Some(match self.fence().await {
+            Fenced::StillHeld => {
+                self.pause().await;
+                return None;
+            }
+            Fenced::Exited(exit) => self.exited(exit).await,
+            Fenced::Lost => self.lost(reason, message),
+            Fenced::NeverStarted => self.never_started(),
+        })
+    }
+
+    /// Until it is fenced: an error is no verdict.
+    async fn fence(&self) -> Fenced {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.shims.fence(&self.attempt).await {
+                Ok(fenced) => return fenced,
+                Err(error) => {
+                    tracing::warn!(job = %self.attempt.job, %error, "a job could not be fenced yet");
+                }
+            }
+            self.life.core.env.sleep(pause).await;
+            pause = (pause * 2).min(LOOK_AGAIN * 10);
+        }
+    }
+
+    /// It costs nothing, unless it happens again and again.
+    fn never_started(&self) -> Ended {
+        let times = self.life.core.jobs.never_started(self.attempt.job);
+        if times < MOST_FALSE_STARTS {
+            let message = "its shim died before it started the command, which will never run";
+            return (Ending::because(Outcome::Released, "never_started", message), None);
+        }
+        self.life.core.jobs.has_started(self.attempt.job);
+        let message = format!("its shim died before it started the command, {times} times in a row");
+        (Ending::because(Outcome::Failed, "not_started", &message), None)
+    }
+
+    fn lost(&self, reason: &'static str, message: &str) -> Ended {
+        let evidence = json!({
+            "lock": "free", "exit_record": "none", "last_seq": self.heard.seq, "tenure": self.attempt.tenure,
+            "host": self.life.core.settings.host, "exit": "unknown",
+        });
+        (job::lost(reason, message), Some(Draft { judgement: Judgement::Lost, reason, evidence }))
+    }
+
+    async fn exited(&self, exit: Exit) -> Ended {
+        self.life.core.jobs.has_started(self.attempt.job);
+        self.cleared().await;
+        let cancel_asked = self.entry.vital().cancel_asked.is_some();
+        let spec = &self.entry.claimed.spec;
+        let gave = match (spec.kind, exit.exit_code) {
+            (Kind::Node, Some(0)) => match self.value().await {
+                Ok(value) => value,
+                Err(error) => return (Ending::failed(&format!("its output cannot be read: {error}"), false), None),
+            },
+            _ => Json::of(&json!({
+                "exit_code": exit.exit_code,
+                "exit_signal": exit.exit_signal,
+                "output_bytes": exit.output_bytes,
+                "dropped_bytes": exit.dropped_bytes,
+                "reattached": self.attempt.tenure > 0,
+            })),
+        };
+        let ending = job::ending(&exit, &spec.policy, cancel_asked, self.attempt.tenure > 0, || gave);
+        let draft = draft(&ending, &exit);
+        (ending, draft)
+    }
+
+    /// Until nothing of the command is left and its output is complete, as far as that can be awaited.
+    async fn cleared(&self) {
+        let env = &*self.life.core.env;
+        if let Ok(mut following) = self.shims.follow(&self.attempt).await {
+            let over = async { while following.next().await != JobEvent::Over {} };
+            if within(env, CLEAR_WITHIN, over).await.is_none() {
+                tracing::warn!(job = %self.attempt.job, "what a job left behind is not gone yet");
+            }
+        } else if let Err(error) = self.shims.fence(&self.attempt).await {
+            tracing::warn!(job = %self.attempt.job, %error, "what a job left behind could not be cleared");
+        }
+    }
+
+    /// What a node's command computed: what it printed, as JSON if it is that, and as text if not.
+    async fn value(&self) -> io::Result<Json> {
+        let limit = ctx::MOST_VALUE_BYTES + 1;
+        let chunk = self.shims.output(self.attempt.job, Stream::Stdout, LogFrom::Attempt, limit).await?;
+        let text = String::from_utf8_lossy(&chunk.bytes);
+        let text = text.trim();
+        Ok(Json::parse(text).unwrap_or_else(|_| Json::of(text)))
+    }
+
+    fn found(&self, found: Found, detail: impl FnOnce() -> String) {
+        if self.entry.taken_over {
+            self.life.core.jobs.found(self.attempt.token, self.attempt.job, found, detail());
+        }
+    }
+}
+
+/// Every lost or timed-out attempt is explained.
+fn draft(ending: &Ending, exit: &Exit) -> Option<Draft> {
+    let (judgement, reason) = match (ending.outcome, exit.stopped) {
+        (Outcome::TimedOut, _) => (Judgement::TimedOut, "deadline"),
+        (Outcome::Lost, Some(job::Stopped::Isolated)) => (Judgement::Lost, "isolated"),
+        (Outcome::Lost, _) => (Judgement::Lost, "shim_terminated"),
+        _ => return None,
+    };
+    Some(Draft { judgement, reason, evidence: json!({ "exit": exit, "judged_by_shim": true }) })
+}
+
+fn message(ending: &Ending) -> String {
+    let said = ending.error.as_ref().map(|error| error.value()["message"].as_str().unwrap_or_default().to_string());
+    said.unwrap_or_else(|| "it succeeded".to_string())
+}

@@ -1,0 +1,126 @@
+use crate::engine::lock;
+use crate::settings::JobSettings;
+use crate::shims::SentinelReading;
+use crate::{Engine, Error, Result, RunView};
+use everbeat_model::job::{Command, KnownExit};
+use everbeat_model::run::Kind;
+use everbeat_model::{RunId, RunState};
+use everbeat_store::RunFilter;
+use serde::{Deserialize, Serialize};
+
+/// A job as this replica sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobView {
+    pub run: RunView,
+    pub command: Command,
+    pub exit: KnownExit,
+    /// Its last attempt outlived a replica.
+    pub reattached: bool,
+    /// Of a running one.
+    pub heartbeat_status: Option<HeartbeatStatus>,
+    /// Why its sentinel was not written, if it was not.
+    pub heartbeat_error: Option<String>,
+    /// On the host where it has begun.
+    pub workspace_path: Option<String>,
+    pub host: Option<String>,
+}
+
+/// The age of a running job's sentinel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeartbeatStatus {
+    Fresh,
+    Stale,
+    Dead,
+    Unknown,
+}
+
+impl HeartbeatStatus {
+    pub const ALL: [HeartbeatStatus; 4] =
+        [HeartbeatStatus::Fresh, HeartbeatStatus::Stale, HeartbeatStatus::Dead, HeartbeatStatus::Unknown];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HeartbeatStatus::Fresh => "fresh",
+            HeartbeatStatus::Stale => "stale",
+            HeartbeatStatus::Dead => "dead",
+            HeartbeatStatus::Unknown => "unknown",
+        }
+    }
+}
+
+impl JobSettings {
+    /// What a sentinel says of an attempt. One that cannot be read, or is of another attempt, says nothing.
+    pub(crate) fn status(&self, reading: &SentinelReading, attempt: u32) -> HeartbeatStatus {
+        match reading.age.filter(|_| reading.problem.is_none() && reading.attempt == Some(attempt)) {
+            None => HeartbeatStatus::Unknown,
+            Some(age) if age < self.stale_after => HeartbeatStatus::Fresh,
+            Some(age) if age <= self.dead_after => HeartbeatStatus::Stale,
+            Some(_) => HeartbeatStatus::Dead,
+        }
+    }
+}
+
+impl Engine {
+    pub async fn job(&self, id: RunId) -> Result<JobView> {
+        let run = match self.run(id).await {
+            Err(Error::NotFound { id, .. }) => return Err(Error::NotFound { what: "job", id }),
+            run => run?,
+        };
+        if !run.run.spec.detached() {
+            return Err(Error::NotFound { what: "job", id: id.to_string() });
+        }
+        let mut views = self.job_views(vec![run]).await;
+        views.pop().ok_or_else(|| Error::NotFound { what: "job", id: id.to_string() })
+    }
+
+    /// Newest first.
+    pub async fn jobs(&self, filter: RunFilter) -> Result<Vec<JobView>> {
+        let runs = self.runs(RunFilter { kind: Some(Kind::Job), ..filter }).await?;
+        Ok(self.job_views(runs).await)
+    }
+
+    pub(super) async fn job_views(&self, runs: Vec<RunView>) -> Vec<JobView> {
+        let running = |view: &&RunView| view.run.state == RunState::Running && self.is_here(view);
+        let ids: Vec<RunId> = runs.iter().filter(running).map(|view| view.run.id).collect();
+        let readings = match &self.core.shims {
+            Some(shims) if !ids.is_empty() => shims.sentinels(ids.clone()).await,
+            _ => Vec::new(),
+        };
+        let mut read = ids.into_iter().zip(readings).peekable();
+        let view = |run: RunView| {
+            let reading = read.next_if(|(id, _)| *id == run.run.id).map(|(_, reading)| reading);
+            self.job_view(run, reading)
+        };
+        runs.into_iter().map(view).collect()
+    }
+
+    fn job_view(&self, view: RunView, reading: Option<SentinelReading>) -> JobView {
+        let run = &view.run;
+        let told = run.spec.args.as_ref().unwrap_or(&run.spec.input);
+        let exit = KnownExit::of(run.result.as_ref(), run.error.as_ref());
+        let settings = &self.core.settings.jobs;
+        let seen = reading.as_ref().map_or(HeartbeatStatus::Unknown, |reading| settings.status(reading, run.attempt));
+        let here = self.is_here(&view);
+        JobView {
+            command: told.read().unwrap_or_default(),
+            exit,
+            reattached: run.tenure > 0 || exit.reattached,
+            heartbeat_status: (run.state == RunState::Running).then_some(seen),
+            heartbeat_error: reading.and_then(|reading| reading.write_error.or(reading.problem)),
+            workspace_path: self.core.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
+            host: run.spec.host.clone(),
+            run: view,
+        }
+    }
+
+    /// Whether it has begun on this host.
+    pub(super) fn is_here(&self, view: &RunView) -> bool {
+        view.run.spec.host.as_ref() == Some(&self.core.settings.host)
+    }
+
+    /// The jobs whose sentinels were old at the last look.
+    pub fn silent_jobs(&self) -> Vec<(RunId, HeartbeatStatus)> {
+        lock(&self.core.jobs.silent).iter().map(|(job, status)| (*job, *status)).collect()
+    }
+}

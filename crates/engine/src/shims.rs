@@ -1,0 +1,234 @@
+use async_trait::async_trait;
+use everbeat_model::job::{Command, Exit};
+use everbeat_model::{Json, RunId, Token};
+use std::io;
+use std::time::Duration;
+
+/// The detached commands of this host. Each is owned by a shim, a process that outlives this one; what is
+/// known of it comes from kernel locks, its socket and the records in its folder, never from a process's
+/// number.
+#[async_trait]
+pub trait Shims: Send + Sync + 'static {
+    /// Ends what earlier attempts left, writes durably what this one is to do, and starts its shim. When it
+    /// answers, the command has begun and ended or goes on, or its shim is dead: `examine` tells which. An
+    /// error says nothing about whether it began; `fence` makes sure.
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()>;
+
+    /// What has become of an attempt.
+    async fn examine(&self, attempt: &JobAttempt) -> Finding;
+
+    /// Follows a live attempt.
+    async fn follow(&self, attempt: &JobAttempt) -> io::Result<Box<dyn Following>>;
+
+    /// Resolves when something changed in a job's folder. A hint: it may come too often, or never.
+    async fn changed(&self, job: RunId);
+
+    /// Asks for the end: a signal, and after the grace another that nobody survives. If the shim cannot be
+    /// reached, the wish is left where it will look.
+    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()>;
+
+    /// Says that a replica the store acknowledges owns the attempt.
+    async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()>;
+
+    /// Forbids the attempt for good, kills what is left of it, and says what it had come to.
+    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced>;
+
+    /// Kills a shim that does not answer, and its job with it. `fence` must follow.
+    async fn kill(&self, attempt: &JobAttempt) -> io::Result<()>;
+
+    /// Its end is stored: the shim need not linger.
+    async fn acknowledge(&self, attempt: &JobAttempt);
+
+    /// Attempts whose shims hold their locks, whoever they belong to. One bad folder hides no other.
+    async fn held(&self) -> io::Result<Vec<JobAttempt>>;
+
+    /// The sentinels of jobs, in the order given.
+    async fn sentinels(&self, jobs: Vec<RunId>) -> Vec<SentinelReading>;
+
+    /// What there is of a job on this host.
+    async fn traces(&self, job: RunId) -> Traces;
+
+    /// Output from `from` on, at most `limit` bytes.
+    async fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk>;
+
+    /// Folders of jobs on this host, whatever has become of them; what is not a job's is left out.
+    async fn folders(&self) -> io::Result<Vec<RunId>>;
+
+    /// Removes a job's folder; with `archive`, its workspace is kept elsewhere first. Refuses whatever is
+    /// live, unknown or not ours. A dry run only counts.
+    async fn remove(&self, job: RunId, archive: bool, dry_run: bool) -> io::Result<Removed>;
+
+    /// Removes archives older than this, and what an interrupted removal left.
+    async fn forget_archives(&self, keep: Duration) -> io::Result<usize>;
+
+    /// The folder that holds the folders of all jobs.
+    fn root(&self) -> String;
+
+    /// Where a job's workspace is, or would be.
+    fn workspace(&self, job: RunId) -> String;
+
+    /// Adds to this host's log of starts, which outlives the process.
+    async fn log_start(&self, entry: &Json) -> io::Result<()>;
+
+    /// The log of starts, newest first.
+    async fn starts(&self) -> io::Result<Vec<Json>>;
+}
+
+/// One attempt at a job, as its shim knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobAttempt {
+    pub job: RunId,
+    pub attempt: u32,
+    /// The shim's nonce. It stays when the lease passes on.
+    pub token: Token,
+    /// A shim obeys the highest that it has heard of.
+    pub tenure: u32,
+}
+
+/// The tenure of whoever ends an attempt that no lease stands for any more.
+pub const LAST_WORD: u32 = u32::MAX;
+
+/// What a shim is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    pub command: Command,
+    /// What the command reads from its standard input.
+    pub input: Option<Json>,
+    pub heartbeat_interval: Duration,
+    pub stop_grace: Duration,
+    pub deadline: Option<Duration>,
+    pub log_limit: u64,
+    /// It stops by itself when nobody has vouched for it for so long.
+    pub isolated_after: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finding {
+    /// Its lock is held and its shim answers, whatever the sentinel's age.
+    Live(Beat),
+    /// Its lock is held and nobody answers.
+    Hung,
+    /// With its true exit.
+    Exited(Exit),
+    /// Nobody has taken its lock: it never started, or its shim died before.
+    NotStarted,
+    /// Its lock is free and there is no record.
+    Gone,
+    /// The machine has booted since, and there is no record.
+    Rebooted,
+    /// A later owner has it.
+    Fenced,
+    /// What is there cannot be understood. Never death.
+    Unknown(String),
+}
+
+/// How a shim and its command do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Beat {
+    /// Rises with every sentinel that was written.
+    pub seq: u64,
+    pub progress: Option<Json>,
+    /// Rises with every sign of progress.
+    pub progress_seq: u64,
+    pub write_error: Option<String>,
+    pub write_failures: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobEvent {
+    Beat(Beat),
+    /// Nothing of it is left, and its output is complete; or the connection broke. Examine it.
+    Over,
+}
+
+/// The events of one shim.
+#[async_trait]
+pub trait Following: Send {
+    /// The next event. Cancel-safe.
+    async fn next(&mut self) -> JobEvent;
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fenced {
+    /// It ran, or may have, and how it ended is not known.
+    Lost,
+    /// It never ran, and never will.
+    NeverStarted,
+    /// It ended after all.
+    Exited(Exit),
+    /// Its shim still holds the lock: nothing was done.
+    StillHeld,
+}
+
+/// A sentinel, or why it cannot be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SentinelReading {
+    pub path: String,
+    /// By the writer's wall clock: for people.
+    pub last_heartbeat: Option<String>,
+    /// By boot time, where it can be known.
+    pub age: Option<Duration>,
+    pub status: Option<String>,
+    pub seq: Option<u64>,
+    pub attempt: Option<u32>,
+    pub write_error: Option<String>,
+    /// Why it is not valid.
+    pub problem: Option<String>,
+    /// `held`, `free`, `absent` or `unknown`.
+    pub lock: &'static str,
+    pub exit_record: bool,
+}
+
+/// What there is of a job on this host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traces {
+    pub folder: bool,
+    pub sentinel: bool,
+    pub workspace: bool,
+    pub session_data: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// Where reading begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFrom {
+    /// Counted from the first byte that the job ever wrote to the stream, across rotation and attempts.
+    Offset(u64),
+    /// The last so many lines.
+    Tail(usize),
+    /// What the latest attempt wrote.
+    Attempt,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogChunk {
+    /// Where the bytes begin: later than asked for if older ones were rotated away.
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+    /// Where the stream ended when it was looked at.
+    pub end: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub entries: u64,
+    pub bytes: u64,
+    /// Where the workspace was kept, if it held anything.
+    pub archived_to: Option<String>,
+}

@@ -61,7 +61,7 @@ impl Job {
     }
 
     pub(crate) fn examine(&self) -> Finding {
-        examine(&self.folder, &self.identity())
+        examine(&self.folder, &self.identity(), self.spec.tenure)
     }
 
     pub(crate) fn fence(&self) -> Fenced {
@@ -74,7 +74,7 @@ impl Job {
     }
 
     pub(crate) fn client(&self) -> Client {
-        eventually("a socket", || Client::connect(&self.folder, &self.identity(), LONG).ok())
+        eventually("a socket", || Client::connect(&self.folder, &self.identity(), self.spec.tenure, LONG).ok())
     }
 
     pub(crate) fn hello(&self) -> Hello {
@@ -142,7 +142,7 @@ impl Drop for Job {
             return;
         }
         let identity = self.spec.identity();
-        if let Ok(mut client) = Client::connect(&self.folder, &identity, Duration::from_secs(2)) {
+        if let Ok(mut client) = Client::connect(&self.folder, &identity, u32::MAX, Duration::from_secs(2)) {
             let _already_ended = client.stop(Some(Duration::ZERO));
         }
         let gone = kill(&self.folder, &identity).and_then(|()| fence(&self.folder, &identity));

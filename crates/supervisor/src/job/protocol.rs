@@ -29,7 +29,7 @@ pub enum Order {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 pub enum Reply {
     Refused {
         error: Refusal,

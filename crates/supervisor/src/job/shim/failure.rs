@@ -72,3 +72,19 @@ impl From<Errno> for Failure {
         io::Error::from(error).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_root_may_do_anyway_is_told_to_others() {
+        let forbidden = Errno::ACCESS.into();
+        let failure = Failure::folder(Path::new("/root/x"), &forbidden);
+        assert_eq!(failure.why, "working folder \"/root/x\": Permission denied (os error 13)");
+        assert_eq!((failure.errno, failure.part), (Some(13), Some(StartPart::Folder)));
+        // Somewhere in the PATH was a folder that may not be searched; the program was nowhere.
+        let failure = Failure::program("nosuch", Some("/root/bin:/bin"), &forbidden);
+        assert_eq!((failure.why.as_str(), failure.errno), ("program \"nosuch\" was not found in PATH", Some(2)));
+    }
+}

@@ -65,7 +65,7 @@ pub fn clean_leftovers(root: &Path) -> io::Result<Cleaned> {
 }
 
 /// No job's id begins with a dot.
-const DOOMED: &str = ".deleted-";
+pub(crate) const DOOMED: &str = ".deleted-";
 
 pub(super) fn is_leftover(name: &[u8]) -> bool {
     name.starts_with(DOOMED.as_bytes())

@@ -36,6 +36,29 @@ pub enum Lock {
     Unknown,
 }
 
+impl Lock {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Lock::Held => "held",
+            Lock::Free => "free",
+            Lock::Absent => "absent",
+            Lock::Unknown => "unknown",
+        }
+    }
+}
+
+/// The lock of a job, and whether its last attempt has an exit record: what is cheap to know of many.
+pub fn lock_and_exit(folder: &JobFolder) -> (Lock, bool) {
+    let lock = match kernel_lock::state(folder) {
+        Ok(State::Held) => Lock::Held,
+        Ok(State::Free) => Lock::Free,
+        Ok(State::Absent) => Lock::Absent,
+        Err(_) => Lock::Unknown,
+    };
+    let exit = Spec::read(folder).and_then(|spec| ExitRecord::read(folder, &spec.identity()));
+    (lock, matches!(exit, Ok(Some(_))))
+}
+
 pub fn health(root: &Path, job_id: &str) -> Health {
     let opened = Root::open(root).map_err(|error| Problem::Unreadable("the jobs' folder".into(), error));
     match opened.and_then(|root| root.job(job_id)) {

@@ -24,12 +24,14 @@ pub mod shim;
 mod spec;
 mod watch;
 
+pub(crate) use clean::DOOMED as LEFTOVER;
 pub use clean::{Archived, Cleaned, archive, clean, clean_leftovers};
 pub use client::Client;
+pub(crate) use clock::pause;
 pub use examine::{Finding, examine, examine_within};
 pub use fence::{Fenced, fence, kill};
 pub use folder::{JobFolder, Problem};
-pub use health::{Health, Lock, health};
+pub use health::{Health, Lock, health, lock_and_exit};
 pub use records::{CancelRecord, ExitRecord, FenceRecord, StartPart, Started, Stopped};
 pub use scan::{Found, FoundState, scan};
 pub use sentinel::{Sentinel, sentinels};

@@ -31,6 +31,9 @@ pub struct Spec {
     /// The file that the command gets as its stdin: what [`JobFolder::write_input`] named. Without one, nothing.
     #[serde(default)]
     pub stdin: Option<String>,
+    /// Where its stdout begins in the log, which earlier attempts wrote to as well.
+    #[serde(default)]
+    pub stdout_from: u64,
     pub session_id: Option<String>,
     pub agent_engine: Option<String>,
     pub interval_ms: u64,
@@ -83,6 +86,7 @@ impl Spec {
             env: BTreeMap::new(),
             cwd: None,
             stdin: None,
+            stdout_from: 0,
             session_id: None,
             agent_engine: None,
             interval_ms: 30_000,

@@ -62,6 +62,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// So long what a command left behind may take to be gone: only the kernel can hold it up.
 const CLEAR_WITHIN: Duration = Duration::from_secs(10);
+/// A shim that is followed says so at every beat; after so many without a word it is asked.
+const QUIET_BEATS: u32 = 3;
 /// Attempts in a row whose shim dies before it starts the command; then it fails.
 const MOST_FALSE_STARTS: u32 = 3;
 
@@ -189,7 +191,10 @@ impl Watch<'_> {
         let settings = &self.life.core.settings;
         let vouches = self.entry.stops_when_isolated();
         let mut asked = false;
+        let most_quiet = settings.jobs.heartbeat_interval * QUIET_BEATS;
+        let mut heard = env.boot();
         loop {
+            let quiet = env.sleep_until(heard + most_quiet);
             let again = async {
                 match (asked, vouches) {
                     (true, _) => env.sleep(settings.jobs.heartbeat_interval).await,
@@ -200,9 +205,14 @@ impl Watch<'_> {
             tokio::select! {
                 biased;
                 event = following.next() => match event {
-                    JobEvent::Beat(beat) => self.hear(beat),
+                    JobEvent::Beat(beat) => {
+                        heard = env.boot();
+                        self.hear(beat);
+                    }
                     JobEvent::Over => return,
                 },
+                // A connection may stand although nobody is behind it any more: ask.
+                () = quiet => return,
                 _why = self.entry.cancelled(), if !asked => {
                     self.ask_to_stop().await;
                     asked = true;

@@ -43,7 +43,10 @@ fn the_other_replica_of_a_host_adopts_jobs_as_they_are() {
     first.kill9();
     for job in &jobs {
         let found = owned_by(&second, job);
-        assert_eq!((&found["state"], &found["attempt"], &found["reattached"]), (&json!("running"), &json!(1), &json!(true)));
+        assert_eq!(
+            (&found["state"], &found["attempt"], &found["reattached"]),
+            (&json!("running"), &json!(1), &json!(true))
+        );
     }
     assert_eq!(jobs.iter().map(|job| host.shim(job)).collect::<Vec<_>>(), shims, "the same shims");
     for job in &jobs {
@@ -60,7 +63,8 @@ fn a_frozen_former_owner_can_neither_cancel_nor_settle() {
     let host = Host::with(options(&postgres));
     let first = host.start();
     // One is to be judged as stalled, one would be cancelled: both by the first, while it cannot.
-    let stalls = first.job_with(json!({ "command": ["sh", "-c", "sleep 12; exit 4"], "policy": { "stall_timeout": "5s" } }));
+    let stalls =
+        first.job_with(json!({ "command": ["sh", "-c", "sleep 12; exit 4"], "policy": { "stall_timeout": "5s" } }));
     let plain = first.shell("sleep 12; exit 5");
     first.runs(&stalls);
     first.runs(&plain);
@@ -82,7 +86,11 @@ fn a_frozen_former_owner_can_neither_cancel_nor_settle() {
         (id != second.look(&plain)["replica_id"].as_str()?).then_some(())
     });
     let ended = second.ended(&plain);
-    assert_eq!((&ended["state"], &ended["exit_code"], &ended["attempt"]), (&json!("failed"), &json!(5), &json!(1)), "{ended}");
+    assert_eq!(
+        (&ended["state"], &ended["exit_code"], &ended["attempt"]),
+        (&json!("failed"), &json!(5), &json!(1)),
+        "{ended}"
+    );
     let judged = second.ended(&stalls);
     let attempts = second.get(&format!("/api/v1/runs/{stalls}/attempts"));
     assert_eq!(attempts["items"].as_array().unwrap().len(), 1, "{attempts}");
@@ -115,14 +123,22 @@ fn a_host_that_stays_away_is_given_up_and_fenced_when_it_returns() {
     first.kill9();
 
     let lost = second.ended(&job);
-    assert_eq!((&lost["state"], &lost["exit_code"], &lost["exit_signal"]), (&json!("failed"), &Value::Null, &Value::Null));
+    assert_eq!(
+        (&lost["state"], &lost["exit_code"], &lost["exit_signal"]),
+        (&json!("failed"), &Value::Null, &Value::Null)
+    );
     assert_eq!(lost["error"]["reason"], "host_away", "{lost}");
     let verdicts = second.get(&format!("/api/v1/verdicts?run_id={job}"));
-    assert_eq!((&verdicts["items"][0]["judgement"], &verdicts["items"][0]["reason"]), (&json!("lost"), &json!("host_away")));
+    assert_eq!(
+        (&verdicts["items"][0]["judgement"], &verdicts["items"][0]["reason"]),
+        (&json!("lost"), &json!("host_away"))
+    );
     assert_eq!(away.shim(&job), Some(shim), "it still runs, cut off");
 
     let first = away.start();
-    until(SOON, "its shim was told to stop", || (away.shim(&job).is_none() && away.processes(&job).is_empty()).then_some(()));
+    until(SOON, "its shim was told to stop", || {
+        (away.shim(&job).is_none() && away.processes(&job).is_empty()).then_some(())
+    });
     let fenced = until(SOON, "a verdict says so", || {
         let verdicts = first.get(&format!("/api/v1/verdicts?run_id={job}"));
         verdicts["items"].as_array()?.iter().find(|verdict| verdict["judgement"] == "fenced").cloned()

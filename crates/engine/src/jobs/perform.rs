@@ -13,6 +13,7 @@ use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use everbeat_store::{Held, Which};
 use serde_json::json;
 use std::io;
 use std::sync::Arc;
@@ -295,6 +296,10 @@ impl Watch<'_> {
             self.pause().await;
             return None;
         }
+        if !self.owns().await {
+            self.pause().await;
+            return None;
+        }
         if let Err(error) = self.shims.kill(&self.attempt).await {
             tracing::warn!(job = %self.attempt.job, %error, "a hung shim could not be killed yet");
             self.pause().await;
@@ -302,6 +307,14 @@ impl Watch<'_> {
         }
         let said = format!("its shim did not answer for {} ms and was killed", silent_for.as_millis());
         self.judge("shim_hung", &said).await
+    }
+
+    /// Whether the store knows this replica as its owner, just now. A shim that hangs cannot say whose it is.
+    async fn owns(&self) -> bool {
+        let life = self.life;
+        let held = life.call(life.core.store.held(Which::Of(vec![self.attempt.job]))).await;
+        let mine = |held: &Held| held.lease.replica_id == life.id && held.lease.token == self.attempt.token;
+        held.is_ok_and(|held| held.iter().any(mine))
     }
 
     /// Forbids the attempt, and says what that makes of it. Nothing, if its shim lives after all.

@@ -39,6 +39,55 @@ fn a_job_never_stops_while_its_server_is_killed_again_and_again() {
 }
 
 #[test]
+fn a_job_and_whoever_follows_it_go_on_through_kills_and_an_upgrade() {
+    let host = Host::new();
+    let (old, new) = (host.options.data_dir.with_file_name("everbeat"), host.options.data_dir.with_file_name("fresh"));
+    std::fs::copy(common::BINARY, &old).unwrap();
+    let serve = |address: &str| {
+        let options = host.options.clone().listen(address);
+        Server::start(common::Options { binary: old.clone(), ..options })
+    };
+    let mut server = serve("127.0.0.1:0");
+    let address = server.address();
+    let script = "i=0; while [ $i -lt 60 ]; do echo line $i; echo err $i >&2; i=$((i+1)); sleep 0.1; done; exit 9";
+    let mut run = server.command(&["run", "--", "sh", "-c", script]);
+    let run = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let job =
+        until(SOON, "the job", || server.get("/api/v1/jobs")["items"][0]["job_id"].as_str().map(ToString::to_string));
+    server.runs(&job);
+    let shim = host.shim(&job);
+    for turn in 0..4 {
+        server.kill9();
+        if turn == 1 {
+            // Another build in the same place: the program's file is replaced, as an upgrade does.
+            let mut bytes = std::fs::read(common::BINARY).unwrap();
+            bytes.extend_from_slice(b"another build");
+            std::fs::write(&new, bytes).unwrap();
+            std::fs::set_permissions(&new, std::fs::metadata(&old).unwrap().permissions()).unwrap();
+            std::fs::rename(&new, &old).unwrap();
+        }
+        pause(SECOND / 3);
+        server = serve(&address);
+        until(SOON, "it is watched again", || (server.look(&job)["reattached"] == true).then_some(()));
+        assert_eq!(host.shim(&job), shim, "the same shim");
+    }
+    // One that the new build starts while its own file is gone.
+    std::fs::remove_file(&old).unwrap();
+    let late = server.shell("exit 4");
+    assert_eq!(server.ended(&late)["exit_code"], 4);
+    let followed = run.wait_with_output().unwrap();
+    assert_eq!(followed.status.code(), Some(9), "{}", String::from_utf8_lossy(&followed.stderr));
+    let lines: String = (0..60).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&followed.stdout), lines, "no gap, and nothing twice");
+    let said = String::from_utf8_lossy(&followed.stderr).to_string();
+    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("err ")).collect();
+    assert_eq!(errors, (0..60).map(|i| format!("err {i}")).collect::<Vec<_>>());
+    let ended = server.look(&job);
+    assert_eq!((&ended["attempt"], &ended["exit_code"]), (&json!(1), &json!(9)), "{ended}");
+    server.assert_sound();
+}
+
+#[test]
 fn jobs_that_end_while_the_server_is_down_are_settled_with_their_true_exit() {
     let host = Host::new();
     let mut server = host.start();

@@ -21,6 +21,11 @@ use exit::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything else: a shim has one thread and no runtime.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "shim") {
+        return everbeat_supervisor::job::shim::main(arguments);
+    }
     let args = Args::parse();
     match perform(args) {
         Ok(code) => ExitCode::from(code),

@@ -44,8 +44,9 @@ fn a_job_and_whoever_follows_it_go_on_through_kills_and_an_upgrade() {
     let (old, new) = (host.options.data_dir.with_file_name("everbeat"), host.options.data_dir.with_file_name("fresh"));
     std::fs::copy(common::BINARY, &old).unwrap();
     let serve = |address: &str| {
-        let options = host.options.clone().listen(address);
-        Server::start(common::Options { binary: old.clone(), ..options })
+        let mut options = host.options.clone().listen(address);
+        options.binary.clone_from(&old);
+        Server::start(options)
     };
     let mut server = serve("127.0.0.1:0");
     let address = server.address();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
 
 use crate::job::client::{Error as ClientError, Next, Subscription};
-use crate::job::protocol::{Event, Hello, Refusal};
+use crate::job::protocol::{Event, Hello, Refusal, State};
 use crate::job::shim::server_kill_point as kill_point;
 use crate::job::{self, CancelRecord, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
 use async_trait::async_trait;
@@ -106,7 +106,8 @@ impl Shims for HostShims {
         let subscribe = move |host: &Host| host.client(&attempt)?.subscribe();
         let subscription = self.blocking(subscribe).await?.map_err(io::Error::other)?;
         let _inside = self.runtime.enter();
-        Ok(Box::new(Followed { subscription: watched(subscription)? }))
+        let over = subscription.hello.state == State::Exited;
+        Ok(Box::new(Followed { subscription: watched(subscription)?, over }))
     }
 
     async fn changed(&self, job: RunId) {
@@ -420,11 +421,16 @@ const END_LOOK: Duration = Duration::from_millis(20);
 /// The events of one shim, as they come.
 struct Followed {
     subscription: AsyncFd<Subscription>,
+    /// It was over when this began.
+    over: bool,
 }
 
 #[async_trait]
 impl Following for Followed {
     async fn next(&mut self) -> JobEvent {
+        if self.over {
+            return JobEvent::Over;
+        }
         loop {
             match self.subscription.get_mut().next(Duration::ZERO) {
                 Ok(Next::Event(Event::Beat(hello) | Event::Progress(hello))) => return JobEvent::Beat(beat(&hello)),

@@ -1,10 +1,40 @@
 //! What both databases select alike. The order of columns is that of `decode::RunCells` and its
 //! neighbours.
 
+/// The lane that a run stands in while it is ready, from its row: what `Spec::lane` says.
+macro_rules! lane {
+    ($run:literal) => {
+        concat!(
+            "case when ",
+            $run,
+            ".host is null then ",
+            $run,
+            ".task else ",
+            $run,
+            ".task || '@' || ",
+            $run,
+            ".host end"
+        )
+    };
+}
+pub(crate) use lane;
+
+/// The columns of a spec; `r` is the run's row.
+macro_rules! spec_columns {
+    () => {
+        "r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, r.host"
+    };
+}
+pub(crate) use spec_columns;
+
+/// How many those are.
+pub(crate) const SPEC_COLUMNS: usize = 11;
+
 /// A run put together from the four tables; `r` is its row.
-pub(crate) const RUN_COLUMNS: &str = "\
-  r.id, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, \
-  r.created_at, \
+pub(crate) const RUN_COLUMNS: &str = concat!(
+    "r.id, ",
+    spec_columns!(),
+    ", r.created_at, \
   coalesce(c.run_at, r.run_at), \
   case when l.run_id is not null then 'running' when d.run_id is not null then d.state \
     when q.run_id is null and c.run_id is not null then 'scheduled' else 'ready' end, \
@@ -15,17 +45,21 @@ pub(crate) const RUN_COLUMNS: &str = "\
   l.cancel_requested_at, d.result, \
   case when l.run_id is not null then null when d.run_id is null then a.error \
     when d.state <> 'succeeded' then d.error end, \
-  s.progress, s.checkpoint";
+  s.progress, s.checkpoint, coalesce(l.tenure, 0)"
+);
 
 /// Each by primary key.
-pub(crate) const RUN_JOINS: &str = "\
-  left join lease l on l.run_id = r.id \
+pub(crate) const RUN_JOINS: &str = concat!(
+    "left join lease l on l.run_id = r.id \
   left join replica p on p.id = l.replica_id \
   left join done d on d.run_id = r.id \
-  left join ready q on q.queue = r.queue and q.task = r.task and q.rank = -r.priority and q.run_id = r.id \
+  left join ready q on q.queue = r.queue and q.task = ",
+    lane!("r"),
+    " and q.rank = -r.priority and q.run_id = r.id \
   left join scheduled c on c.run_id = r.id \
   left join attempt a on a.run_id = r.id and a.attempt = coalesce(q.attempt, c.attempt) \
-  left join run_sign s on s.run_id = r.id";
+  left join run_sign s on s.run_id = r.id"
+);
 
 pub(crate) const REPLICA_COLUMNS: &str = "\
   p.id, p.host, p.version, p.state, p.beat, p.started_at, p.last_heartbeat_at, p.heartbeat_interval_us, \
@@ -33,10 +67,14 @@ pub(crate) const REPLICA_COLUMNS: &str = "\
 
 /// A lease with all that settling it needs; `l` is its row, `r` its run's, `p` its owner's, which may
 /// be missing.
-pub(crate) const HELD_COLUMNS: &str = "\
-  l.run_id, l.replica_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, l.last_heartbeat_at, \
-  l.cancel_requested_at, r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, \
-  r.execution_id, r.node";
+pub(crate) const HELD_COLUMNS: &str = concat!(
+    "l.run_id, l.replica_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, l.last_heartbeat_at, \
+  l.cancel_requested_at, l.tenure, ",
+    spec_columns!()
+);
+
+/// Where the spec of a held lease begins among its columns.
+pub(crate) const HELD_SPEC: usize = 10;
 
 pub(crate) const VERDICT_COLUMNS: &str =
     "id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, run_id, attempt, followed_by";

@@ -47,6 +47,7 @@ pub(crate) struct SpecCells {
     pub(crate) args: Option<String>,
     pub(crate) execution_id: Option<Uuid>,
     pub(crate) node: Option<String>,
+    pub(crate) host: Option<String>,
 }
 
 impl SpecCells {
@@ -61,6 +62,7 @@ impl SpecCells {
             unique_key: self.unique_key,
             args: self.args.map(Json::stored),
             parent: self.execution_id.zip(self.node).map(|(id, node)| Parent { execution: ExecutionId(id), node }),
+            host: self.host,
         }))
     }
 }
@@ -84,6 +86,7 @@ pub(crate) struct RunCells {
     pub(crate) error: Option<String>,
     pub(crate) progress: Option<String>,
     pub(crate) checkpoint: Option<String>,
+    pub(crate) tenure: i64,
 }
 
 impl RunCells {
@@ -101,6 +104,7 @@ impl RunCells {
             started_at: self.started_at.map(StoreTime),
             finished_at: self.finished_at.map(StoreTime),
             replica_id: self.replica_id.map(ReplicaId),
+            tenure: count(self.tenure),
             worker_id: self.worker_id,
             last_heartbeat_at: heard,
             cancel_requested_at: self.cancel_requested_at.map(StoreTime),
@@ -183,6 +187,7 @@ pub(crate) struct HeldCells {
     pub(crate) granted_at: i64,
     pub(crate) last_heartbeat_at: i64,
     pub(crate) cancel_requested_at: Option<i64>,
+    pub(crate) tenure: i64,
     pub(crate) spec: SpecCells,
     pub(crate) owner: Option<ReplicaCells>,
 }
@@ -195,6 +200,7 @@ impl HeldCells {
                 attempt: count(self.attempt),
                 token: Token(self.token),
                 replica_id: ReplicaId(self.replica_id),
+                tenure: count(self.tenure),
                 granted_at: StoreTime(self.granted_at),
             },
             spec: self.spec.read(self.run_id, policies)?,

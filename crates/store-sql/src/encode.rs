@@ -1,7 +1,9 @@
 //! From the model to what columns hold.
 
+use everbeat_model::event::line;
 use everbeat_model::graph::Refusal;
 use everbeat_model::{Ending, ExecutionId, Next, Outcome, RunState, Settlement};
+use everbeat_store::News;
 use std::time::Duration;
 
 /// Longer spans are stored as this one, so that no sum with a time overflows. It is about 70,000
@@ -18,6 +20,11 @@ pub(crate) fn micros(span: Duration) -> i64 {
 /// A limit as the databases take it.
 pub(crate) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// What is announced, as the log keeps it.
+pub(crate) fn lines(news: &[News]) -> Vec<String> {
+    news.iter().map(|news| line(news.kind, &news.subject, news.attempt, news.detail.as_ref())).collect()
 }
 
 /// What ends a run whose own ending the database cannot hold.

@@ -12,11 +12,13 @@ pub(crate) struct Migration {
 pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 1, name: "runs", sql: include_str!("migrations/sqlite/0001_runs.sql") },
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/sqlite/0002_graphs.sql") },
+    Migration { version: 3, name: "jobs", sql: include_str!("migrations/sqlite/0003_jobs.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 1, name: "runs", sql: include_str!("migrations/postgres/0001_runs.sql") },
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/postgres/0002_graphs.sql") },
+    Migration { version: 3, name: "jobs", sql: include_str!("migrations/postgres/0003_jobs.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

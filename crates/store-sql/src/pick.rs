@@ -1,11 +1,20 @@
 //! Which of the candidates a claim takes: best first, as long as task, queue and request have room.
 
+use everbeat_model::run::COMMAND;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
 pub(crate) struct Lane {
     pub(crate) queue: String,
+    /// A task, or a task on a host.
     pub(crate) task: String,
+}
+
+impl Lane {
+    /// Whether what stands in it is detached.
+    pub(crate) fn detached(&self) -> bool {
+        self.task.split('@').next() == Some(COMMAND)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

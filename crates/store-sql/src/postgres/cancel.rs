@@ -1,5 +1,6 @@
 use super::link::Link;
 use super::sql::{append_event, now};
+use crate::columns::lane;
 use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_store::{Cancelled, Error, Result};
@@ -10,8 +11,9 @@ const LOOKS: usize = 20;
 const CANCEL: &str = concat!(
     "with ",
     now!(),
-    ", lane as materialized (select id, queue, task, -priority as rank, unique_key, execution_id \
-       from run where id = $1), \
+    ", lane as materialized (select r.id, r.queue, ",
+    lane!("r"),
+    " as task, -r.priority as rank, r.unique_key, r.execution_id from run r where r.id = $1), \
      asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
        where l.run_id = $1 returning 1), \
      unready as (delete from ready r where r.queue = (select queue from lane) \

@@ -5,6 +5,7 @@ use super::fault::{Fault, Outcome};
 use super::link::{Link, TRIES};
 use super::sql::now;
 use super::transaction::Exclusive;
+use crate::columns::{SPEC_COLUMNS, spec_columns};
 use crate::decode::{Policies, SpecCells, readable, standing};
 use crate::encode::limit;
 use crate::pick::{Candidate, Lane, pick};
@@ -46,14 +47,18 @@ macro_rules! locked {
 /// From the rows taken out of `ready`, which are called `gone`.
 macro_rules! leased {
     () => {
-        ", leased as (insert into lease (run_id, replica_id, attempt, tries, losses, token, granted_at, \
-             last_heartbeat_at) \
-           select g.run_id, $1, g.attempt + 1, g.tries, g.losses, gen_random_uuid(), t.now, t.now from gone g, t \
-           returning run_id, attempt, tries, losses, token, granted_at) \
-         select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, \
-           r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, s.checkpoint \
+        concat!(
+            ", leased as (insert into lease (run_id, replica_id, attempt, tries, losses, token, granted_at, \
+                 last_heartbeat_at, detached) \
+               select g.run_id, $1, g.attempt + 1, g.tries, g.losses, gen_random_uuid(), t.now, t.now, \
+                 split_part(g.task, '@', 1) = 'command' from gone g, t \
+               returning run_id, attempt, tries, losses, token, granted_at) \
+             select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, ",
+            spec_columns!(),
+            ", s.checkpoint \
          from leased l cross join lateral (select * from run r where r.id = l.run_id offset 0) r \
            left join lateral (select s.checkpoint from run_sign s where s.run_id = l.run_id offset 0) s on true"
+        )
     };
 }
 
@@ -65,7 +70,7 @@ const CLAIM: &str = concat!(
          select at, rank, run_id, free, row_number() over (partition by task order by rank, run_id) as nth \
          from locked) l where nth <= free order by rank, run_id limit $2), \
      gone as (delete from ready r where r.ctid = any(array(select at from picked)) \
-       returning r.run_id, r.attempt, r.tries, r.losses)",
+       returning r.run_id, r.task, r.attempt, r.tries, r.losses)",
     leased!()
 );
 
@@ -80,7 +85,7 @@ const TAKE: &str = concat!(
        select r.ctid as at from ready r where r.queue = p.queue and r.task = p.task and r.rank = p.rank \
          and r.run_id = p.run_id offset 0) r), \
      gone as (delete from ready r where r.ctid = any(array(select at from found)) \
-       returning r.run_id, r.attempt, r.tries, r.losses)",
+       returning r.run_id, r.task, r.attempt, r.tries, r.losses)",
     leased!()
 );
 
@@ -147,6 +152,7 @@ async fn try_claim_with_queues(
 
 /// A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
 fn claimed_row(row: &Row, replica: ReplicaId, policies: &mut Policies) -> Result<Claimed> {
+    const SPEC: usize = 6;
     let standing = standing(int_at(row, 1), int_at(row, 2), int_at(row, 3));
     let run_id: Uuid = row.get(0);
     Ok(Claimed {
@@ -155,11 +161,12 @@ fn claimed_row(row: &Row, replica: ReplicaId, policies: &mut Policies) -> Result
             attempt: standing.attempt,
             token: Token(row.get(4)),
             replica_id: replica,
+            tenure: 0,
             granted_at: StoreTime(row.get(5)),
         },
-        spec: spec_cells(row, 6).read(run_id, policies)?,
+        spec: spec_cells(row, SPEC).read(run_id, policies)?,
         standing,
-        checkpoint: row.get::<_, Option<String>>(16).map(Json::stored),
+        checkpoint: row.get::<_, Option<String>>(SPEC + SPEC_COLUMNS).map(Json::stored),
     })
 }
 
@@ -176,6 +183,7 @@ pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
         args: row.get(first + 7),
         execution_id: row.get(first + 8),
         node: row.get(first + 9),
+        host: row.get(first + 10),
     }
 }
 

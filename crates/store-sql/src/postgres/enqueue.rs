@@ -4,6 +4,7 @@ use super::fault::{Fault, Outcome};
 use super::link::TRIES;
 use super::sql::{append_event, now};
 use super::transaction::Transaction;
+use crate::columns::lane;
 use everbeat_model::event::line;
 use everbeat_model::{Json, NewRun, Policy, RunId};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
@@ -17,9 +18,10 @@ macro_rules! given {
             "with ",
             now!(),
             ", given as materialized (select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], \
-                 $5::int[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[], $11::uuid[], $12::text[]) \
-               with ordinality \
-               as g(id, kind, task, queue, priority, input, policy, run_at, unique_key, args, execution_id, node, nth))"
+                 $5::int[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[], $11::uuid[], $12::text[], \
+                 $13::text[]) with ordinality \
+               as g(id, kind, task, queue, priority, input, policy, run_at, unique_key, args, execution_id, node, \
+                 host, nth))"
         )
     };
 }
@@ -28,14 +30,16 @@ macro_rules! given {
 const ENQUEUE: &str = concat!(
     given!(),
     ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
-         args, execution_id, node) \
+         args, execution_id, node, host) \
        select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
-         g.args, g.execution_id, g.node \
+         g.args, g.execution_id, g.node, g.host \
        from given g, t), \
      waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
        select g.id, g.run_at, 0, 0, 0 from given g, t where g.run_at > t.now), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select g.queue, g.task, -g.priority, g.id, 0, 0, 0 from given g, t \
+       select g.queue, ",
+    lane!("g"),
+    ", -g.priority, g.id, 0, 0, 0 from given g, t \
        where g.run_at is null or g.run_at <= t.now), \
      logged as (",
     append_event!(),
@@ -47,14 +51,16 @@ const ENQUEUE: &str = concat!(
 pub(super) const INSERT: &str = concat!(
     given!(),
     ", made as (insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, \
-         args, execution_id, node) \
+         args, execution_id, node, host) \
        select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
-         g.args, g.execution_id, g.node \
-       from given g, t on conflict (id) do nothing returning id, queue, task, priority, run_at), \
+         g.args, g.execution_id, g.node, g.host \
+       from given g, t on conflict (id) do nothing returning id, queue, task, priority, run_at, host), \
      waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
        select m.id, m.run_at, 0, 0, 0 from made m, t where m.run_at > t.now), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select m.queue, m.task, -m.priority, m.id, 0, 0, 0 from made m, t \
+       select m.queue, ",
+    lane!("m"),
+    ", -m.priority, m.id, 0, 0, 0 from made m, t \
        where m.run_at is null or m.run_at <= t.now) \
      select id from made"
 );
@@ -207,6 +213,7 @@ pub(super) struct Columns<'a> {
     args: Vec<Option<&'a str>>,
     execution_id: Vec<Option<Uuid>>,
     node: Vec<Option<&'a str>>,
+    host: Vec<Option<&'a str>>,
 }
 
 impl<'a> Columns<'a> {
@@ -233,11 +240,12 @@ impl<'a> Columns<'a> {
             columns.args.push(spec.args.as_ref().map(Json::as_str));
             columns.execution_id.push(spec.parent.as_ref().map(|parent| parent.execution.0));
             columns.node.push(spec.parent.as_ref().map(|parent| parent.node.as_str()));
+            columns.host.push(spec.host.as_deref());
         }
         columns
     }
 
-    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 12] {
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 13] {
         [
             &self.id,
             &self.kind,
@@ -251,6 +259,7 @@ impl<'a> Columns<'a> {
             &self.args,
             &self.execution_id,
             &self.node,
+            &self.host,
         ]
     }
 }

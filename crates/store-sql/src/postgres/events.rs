@@ -1,11 +1,12 @@
 use super::Postgres;
+use super::enqueue::APPEND;
 use super::link::Link;
 use crate::decode::whole;
-use crate::encode::limit;
+use crate::encode::{limit, lines};
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
 use everbeat_model::event::{PER_BATCH, expand};
-use everbeat_store::{EventPage, Events, Result, TRIM_LIMIT};
+use everbeat_store::{EventPage, Events, News, Result, TRIM_LIMIT};
 use tokio_postgres::Row;
 
 /// Up to here nothing is still being written. Asked in a statement of its own, before the log is read:
@@ -53,6 +54,13 @@ impl Events for Postgres {
             page.gap = rows.first().is_some_and(|row| row.get(0));
         }
         Ok(page)
+    }
+
+    async fn announce(&self, news: Vec<News>) -> Result<()> {
+        if !news.is_empty() {
+            self.command.query(APPEND, &[&lines(&news).join("\n")]).await?;
+        }
+        Ok(())
     }
 
     async fn last_event(&self) -> Result<u64> {

@@ -4,6 +4,7 @@ use super::snapshot::{COMPUTATIONS, DEFINITIONS, EXECUTION_COLUMNS, NEXT_COLUMN,
 use super::sql::now;
 use super::{Postgres, advance, start};
 use crate::cells::{Definitions, cell, number, stored};
+use crate::columns::lane;
 use crate::decode::{count, readable};
 use crate::encode::limit;
 use async_trait::async_trait;
@@ -164,6 +165,7 @@ impl Postgres {
 
 /// Executions in the order in which a query gives their ids, all as of one moment.
 fn stored_sql(ids: &str) -> String {
+    let lane = lane!("r");
     format!(
         "select {EXECUTION_COLUMNS}, c.attempts \
          from unnest(array({ids})) with ordinality as i(id, nth) \
@@ -173,7 +175,7 @@ fn stored_sql(ids: &str) -> String {
            select {COMPUTATIONS}, array_agg(case when c.status = 'running' then (\
              select coalesce((select l.attempt from lease l where l.run_id = r.id), \
                (select d.attempt from done d where d.run_id = r.id), \
-               (select q.attempt from ready q where q.queue = r.queue and q.task = r.task and q.rank = -r.priority \
+               (select q.attempt from ready q where q.queue = r.queue and q.task = {lane} and q.rank = -r.priority \
                  and q.run_id = r.id), \
                (select s.attempt from scheduled s where s.run_id = r.id), 0) \
              from run r where r.id = c.run_id) end) as attempts \

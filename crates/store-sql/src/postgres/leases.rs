@@ -1,7 +1,7 @@
 use super::claim::{int_at, spec_cells};
 use super::link::Link;
 use super::replicas::replica_cells;
-use crate::columns::{HELD_COLUMNS, REPLICA_COLUMNS};
+use crate::columns::{HELD_COLUMNS, HELD_SPEC, REPLICA_COLUMNS, SPEC_COLUMNS};
 use crate::decode::{HeldCells, Policies, count, readable};
 use crate::encode::limit;
 use everbeat_model::lease::Shown;
@@ -24,7 +24,7 @@ pub(super) async fn was_settled(link: &Link, leases: &[(RunId, Token)]) -> Resul
 }
 
 pub(super) async fn cancel_asked(link: &Link, replica: ReplicaId) -> Result<Vec<Shown>> {
-    let sql = "select run_id, attempt, token from lease \
+    let sql = "select run_id, attempt, token, replica_id from lease \
                where replica_id = $1 and cancel_requested_at is not null order by run_id";
     let rows = link.query(sql, &[&replica.0]).await?;
     Ok(rows.iter().map(shown).collect())
@@ -37,30 +37,49 @@ pub(super) async fn lease_index(
     most: usize,
 ) -> Result<Vec<Shown>> {
     // A bound that is always there is one that the key's index can begin at, whoever made the plan.
-    let sql = "select run_id, attempt, token from lease \
+    let sql = "select run_id, attempt, token, replica_id from lease \
                where replica_id = $1 and run_id > $2 order by run_id limit $3";
-    let after = after.map_or(Uuid::nil(), |after| after.0);
-    let rows = link.query(sql, &[&replica.0, &after, &limit(most)]).await?;
+    let rows = link.query(sql, &[&replica.0, &beyond(after), &limit(most)]).await?;
     Ok(rows.iter().map(shown).collect())
 }
 
+/// Where a page of ids begins.
+fn beyond(after: Option<RunId>) -> Uuid {
+    after.map_or(Uuid::nil(), |after| after.0)
+}
+
 fn shown(row: &Row) -> Shown {
-    Shown { run_id: RunId(row.get(0)), attempt: count(int_at(row, 1)), token: Token(row.get(2)), rescue: false }
+    Shown {
+        run_id: RunId(row.get(0)),
+        attempt: count(int_at(row, 1)),
+        token: Token(row.get(2)),
+        replica_id: ReplicaId(row.get(3)),
+        rescue: false,
+    }
 }
 
 pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
     let columns = format!("{HELD_COLUMNS}, {REPLICA_COLUMNS}, 0::bigint");
     // By key, whatever the planner believes about tables that fill and empty all the time.
     let run = "cross join lateral (select * from run r where r.id = l.run_id offset 0) r";
+    let of_the_gone = "from lease l left join replica p on p.id = l.replica_id \
+         where (p.state is null or p.state not in ('active', 'draining'))";
     let rows = match which {
         Which::Orphaned(most) => {
             let sql = format!(
                 "select {columns} from (\
-                   select l.* from lease l left join replica p on p.id = l.replica_id \
-                   where p.state is null or p.state not in ('active', 'draining') order by l.run_id limit $1) l \
+                   select l.* {of_the_gone} and not l.detached order by l.run_id limit $1) l \
                  {run} left join replica p on p.id = l.replica_id order by l.run_id"
             );
             link.query(&sql, &[&limit(*most)]).await?
+        }
+        Which::Detached(after, most) => {
+            let sql = format!(
+                "select {columns} from (\
+                   select l.* {of_the_gone} and l.detached and l.run_id > $1 order by l.run_id limit $2) l \
+                 {run} left join replica p on p.id = l.replica_id order by l.run_id"
+            );
+            link.query(&sql, &[&beyond(*after), &limit(*most)]).await?
         }
         Which::Of(runs) => {
             let sql = format!(
@@ -76,8 +95,8 @@ pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
     Ok(readable(rows.iter().map(|row| held_cells(row).read(&mut policies))))
 }
 
-fn held_cells(row: &Row) -> HeldCells {
-    const OWNER: usize = 19;
+pub(super) fn held_cells(row: &Row) -> HeldCells {
+    const OWNER: usize = HELD_SPEC + SPEC_COLUMNS;
     HeldCells {
         run_id: row.get(0),
         replica_id: row.get(1),
@@ -88,7 +107,8 @@ fn held_cells(row: &Row) -> HeldCells {
         granted_at: row.get(6),
         last_heartbeat_at: row.get(7),
         cancel_requested_at: row.get(8),
-        spec: spec_cells(row, 9),
+        tenure: int_at(row, 9),
+        spec: spec_cells(row, HELD_SPEC),
         owner: row.get::<_, Option<Uuid>>(OWNER).is_some().then(|| replica_cells(row, OWNER)),
     }
 }

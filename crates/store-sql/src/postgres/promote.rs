@@ -1,5 +1,6 @@
 use super::link::Link;
 use super::sql::now;
+use crate::columns::lane;
 use crate::decode::whole;
 use crate::encode::limit;
 use everbeat_store::{Promoted, Result};
@@ -14,8 +15,10 @@ const PROMOTE: &str = concat!(
      gone as (delete from scheduled s where s.run_id = any(array(select run_id from due)) \
        returning s.run_id, s.attempt, s.tries, s.losses), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select r.queue, r.task, -r.priority, g.run_id, g.attempt, g.tries, g.losses from gone g cross join lateral (\
-         select r.queue, r.task, r.priority from run r where r.id = g.run_id offset 0) r) \
+       select r.queue, ",
+    lane!("r"),
+    ", -r.priority, g.run_id, g.attempt, g.tries, g.losses from gone g cross join lateral (\
+         select r.queue, r.task, r.host, r.priority from run r where r.id = g.run_id offset 0) r) \
      select count(*) from gone"
 );
 

@@ -2,6 +2,7 @@ use super::fault::{Fault, Outcome};
 use super::link::TRIES;
 use super::sql::{append_event, now};
 use super::transaction::{Exclusive, Transaction};
+use crate::columns::lane;
 use crate::encode::int;
 use everbeat_model::RunId;
 use everbeat_model::event::line;
@@ -11,7 +12,9 @@ use everbeat_store::{Reopened, Result};
 const REOPEN: &str = concat!(
     "with ",
     now!(),
-    ", lane as materialized (select id, queue, task, -priority as rank from run where id = $1), \
+    ", lane as materialized (select r.id, r.queue, ",
+    lane!("r"),
+    " as task, -r.priority as rank from run r where r.id = $1), \
      opened as (delete from done where run_id = $1 and attempt = $2 returning *), \
      kept as (insert into attempt (run_id, attempt, outcome, replica_id, worker_id, token, started_at, ended_at, \
          last_heartbeat_at, error, verdict_id) \

@@ -1,5 +1,5 @@
 use super::claim::{int_at, spec_cells};
-use super::{Postgres, cancel, claim, enqueue, forget, leases, promote, reopen, settle, sign};
+use super::{Postgres, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::limit;
@@ -54,6 +54,14 @@ impl Runs for Postgres {
 
     async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
         reopen::reopen(&self.exclusive, run, attempt).await
+    }
+
+    async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
+        place::place(&self.command, shown, host.as_deref()).await
+    }
+
+    async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
+        adopt::adopt(&self.command, to, limit).await
     }
 
     async fn promote(&self, limit: usize) -> Result<Promoted> {
@@ -134,20 +142,21 @@ fn run_cells(row: &Row) -> RunCells {
     RunCells {
         id: row.get(0),
         spec: spec_cells(row, 1),
-        created_at: row.get(11),
-        run_at: row.get(12),
-        state: row.get(13),
-        attempt: int_at(row, 14),
-        started_at: row.get(15),
-        finished_at: row.get(16),
-        replica_id: row.get(17),
-        worker_id: row.get(18),
-        last_heartbeat_at: row.get(19),
-        owner_heartbeat_at: row.get(20),
-        cancel_requested_at: row.get(21),
-        result: row.get(22),
-        error: row.get(23),
-        progress: row.get(24),
-        checkpoint: row.get(25),
+        created_at: row.get(12),
+        run_at: row.get(13),
+        state: row.get(14),
+        attempt: int_at(row, 15),
+        started_at: row.get(16),
+        finished_at: row.get(17),
+        replica_id: row.get(18),
+        worker_id: row.get(19),
+        last_heartbeat_at: row.get(20),
+        owner_heartbeat_at: row.get(21),
+        cancel_requested_at: row.get(22),
+        result: row.get(23),
+        error: row.get(24),
+        progress: row.get(25),
+        checkpoint: row.get(26),
+        tenure: int_at(row, 27),
     }
 }

@@ -6,6 +6,7 @@ use super::fault::{Fault, Outcome};
 use super::link::Link;
 use super::sql::{append_event, now};
 use super::verdicts::Columns;
+use crate::columns::lane;
 use crate::encode::{int, micros, unstorable};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Json, Next, ReplicaId, Settled, Settlement, StoreTime, Verdict, VerdictId};
@@ -31,21 +32,22 @@ macro_rules! noted {
 
 /// For batches that only finish runs, without verdicts and unique keys, each lease shown once: nearly
 /// all. The leases are reached by their keys, whatever the planner believes about the table; `or false`
-/// keeps the pairs a hash table that each of them is looked up in.
+/// keeps the proofs a hash table that each of them is looked up in.
 macro_rules! finish {
     ($noted:expr) => {
         concat!(
             "with ",
             now!(),
             ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
-                 $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[]) \
-               as g(place, run_id, token, state, outcome, tries, losses, result, error, beat)), \
+                 $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[], $11::uuid[]) \
+               as g(place, run_id, token, state, outcome, tries, losses, result, error, beat, owner)), \
              gone as (delete from lease l where l.run_id = any($2::uuid[]) \
-                 and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) returning l.*), \
+                 and ((l.run_id, l.token, l.replica_id) in (select g.run_id, g.token, g.owner from given g) or false) \
+               returning l.*), \
              ended as materialized (\
                select g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
                  l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
-               from gone l join given g on g.run_id = l.run_id and g.token = l.token), \
+               from gone l join given g on g.run_id = l.run_id and g.token = l.token and g.owner = l.replica_id), \
              finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
                  replica_id, worker_id, token, started_at, last_heartbeat_at) \
                select e.run_id, e.state, t.now, e.attempt, e.tries, e.losses, e.result, e.error, e.outcome, e.replica_id, \
@@ -63,29 +65,32 @@ macro_rules! finish {
 const FINISH: &str = finish!("");
 
 /// For the same, if there are runs of executions among them.
-const FINISH_NODES: &str = finish!(noted!("$11", "true"));
+const FINISH_NODES: &str = finish!(noted!("$12", "true"));
 
-/// For everything. A run that goes back to its lane takes the lane from its own row, which never
-/// changes; one that somebody asked to cancel does not go back. Of several endings of one lease the
-/// first that may end it does.
+/// For everything. A run that goes back to its lane takes the lane from its own row; where a detached one
+/// belongs may have been written since the statement began, so its row is locked to be read as it is now.
+/// One that somebody asked to cancel does not go back. Of several endings of one lease the first that may
+/// end it does.
 const SETTLE: &str = concat!(
     "with ",
     now!(),
     ", given as materialized (select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], \
          $6::int[], $7::int[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], \
          $14::uuid[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::uuid[], $21::uuid[], \
-         $22::int[], $23::text[]) \
+         $22::int[], $23::text[], $25::uuid[]) \
        as g(place, run_id, token, state, outcome, tries, losses, result, error, beat, next, delay, unique_key, \
          verdict_id, subject_kind, subject_id, judgement, reason, evidence, judged_by, judged_run, judged_attempt, \
-         followed_by)), \
+         followed_by, owner)), \
      gone as (delete from lease l where l.run_id = any($2::uuid[]) \
-         and ((l.run_id, l.token) in (select g.run_id, g.token from given g where g.next = 'finish') \
+         and ((l.run_id, l.token, l.replica_id) in (\
+             select g.run_id, g.token, g.owner from given g where g.next = 'finish') \
            or (l.cancel_requested_at is null \
-             and (l.run_id, l.token) in (select g.run_id, g.token from given g))) returning l.*), \
+             and (l.run_id, l.token, l.replica_id) in (select g.run_id, g.token, g.owner from given g))) \
+       returning l.*), \
      ended as materialized (\
        select distinct on (g.run_id) g.*, l.attempt, l.replica_id, l.worker_id, l.granted_at, \
          coalesce(g.beat, l.last_heartbeat_at) as last_beat \
-       from gone l join given g on g.run_id = l.run_id and g.token = l.token \
+       from gone l join given g on g.run_id = l.run_id and g.token = l.token and g.owner = l.replica_id \
        where g.next = 'finish' or l.cancel_requested_at is null order by g.run_id, g.place), \
      finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
          replica_id, worker_id, token, started_at, last_heartbeat_at, verdict_id) \
@@ -99,8 +104,12 @@ const SETTLE: &str = concat!(
        select e.run_id, e.attempt, e.outcome, e.replica_id, e.worker_id, e.token, e.granted_at, t.now, e.last_beat, \
          e.error, e.verdict_id from ended e, t where e.next <> 'finish' on conflict do nothing), \
      again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select r.queue, r.task, -r.priority, e.run_id, e.attempt, e.tries, e.losses from ended e cross join lateral (\
-         select r.queue, r.task, r.priority from run r where r.id = e.run_id offset 0) r where e.next = 'ready'), \
+       select r.queue, ",
+    lane!("r"),
+    ", -r.priority, e.run_id, e.attempt, e.tries, e.losses from ended e cross join lateral (\
+         select r.queue, r.task, r.priority, case when r.task = 'command' \
+             then (select p.host from run p where p.id = r.id for share) else r.host end as host \
+         from run r where r.id = e.run_id offset 0) r where e.next = 'ready'), \
      later as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
        select e.run_id, t.now + e.delay, e.attempt, e.tries, e.losses from ended e, t where e.next = 'after'), \
      judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
@@ -117,14 +126,16 @@ const SETTLE: &str = concat!(
      select place, true from ended \
      union all \
      select g.place, false from given g cross join lateral (\
-       select l.token from lease l where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
-     where g.next <> 'finish' and l.token = g.token"
+       select l.token, l.replica_id from lease l \
+       where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
+     where g.next <> 'finish' and l.token = g.token and l.replica_id = g.owner"
 );
 
 const CANCEL_ASKED: &str = "\
-    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[]) as g(place, run_id, token) cross join lateral (\
-      select l.token from lease l where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
-    where l.token = g.token";
+    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[], $4::uuid[]) as g(place, run_id, token, owner) \
+    cross join lateral (select l.token, l.replica_id from lease l \
+      where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
+    where l.token = g.token and l.replica_id = g.owner";
 
 pub(super) async fn settle(link: &Link, settlements: &[Settlement]) -> Result<Vec<Settled>> {
     let mut answers = vec![Settled::Fenced; settlements.len()];
@@ -173,6 +184,7 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
     let place: Vec<i32> = batch.iter().map(|(index, _)| i32::try_from(*index).unwrap_or(i32::MAX)).collect();
     let run_id: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.run_id.0).collect();
     let token: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.token.0).collect();
+    let owner: Vec<Uuid> = batch.iter().map(|(_, settlement)| settlement.shown.replica_id.0).collect();
     let endings = Endings::of(batch);
     let plain = batch.iter().all(|(_, settlement)| {
         !settlement.unless_cancelled() && settlement.verdict.is_none() && settlement.spec.unique_key.is_none()
@@ -182,7 +194,7 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
         batch.iter().map(|(_, settlement)| settlement.spec.parent.as_ref().map(|parent| parent.execution.0)).collect();
     let rows = if lean {
         let nodes = parent.iter().any(Option::is_some);
-        let params: [&(dyn ToSql + Sync); 11] = [
+        let params: [&(dyn ToSql + Sync); 12] = [
             &place,
             &run_id,
             &token,
@@ -193,9 +205,10 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
             &endings.result,
             &endings.error,
             &endings.beat,
+            &owner,
             &parent,
         ];
-        if nodes { link.query(FINISH_NODES, &params).await? } else { link.query(FINISH, &params[..10]).await? }
+        if nodes { link.query(FINISH_NODES, &params).await? } else { link.query(FINISH, &params[..11]).await? }
     } else {
         let routes = Routes::of(batch);
         let none = no_verdict();
@@ -229,14 +242,16 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
                 &verdicts.attempt,
                 &verdicts.followed_by,
                 &parent,
+                &owner,
             ],
         )
         .await?
     };
     let (done, cancelled): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(1));
     let done: BTreeSet<i32> = done.iter().map(|row| row.get(0)).collect();
+    let leases: Vec<_> = (0..batch.len()).map(|at| (run_id[at], token[at], owner[at])).collect();
     let mut answered: BTreeSet<i32> = cancelled.iter().map(|row| row.get(0)).collect();
-    for place in ended_before(&place, &run_id, &token, &done) {
+    for place in ended_before(&place, &leases, &done) {
         answered.remove(&place);
     }
     answered.iter().for_each(|place| answer(answers, *place, Settled::CancelAsked));
@@ -249,7 +264,8 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
         let place: Vec<i32> = open.iter().map(|at| place[*at]).collect();
         let run_id: Vec<Uuid> = open.iter().map(|at| run_id[*at]).collect();
         let token: Vec<Uuid> = open.iter().map(|at| token[*at]).collect();
-        let rows = link.query(CANCEL_ASKED, &[&place, &run_id, &token]).await?;
+        let owner: Vec<Uuid> = open.iter().map(|at| owner[*at]).collect();
+        let rows = link.query(CANCEL_ASKED, &[&place, &run_id, &token, &owner]).await?;
         rows.iter().for_each(|row| answer(answers, row.get(0), Settled::CancelAsked));
     }
     Ok(())
@@ -258,13 +274,11 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
 /// Places that show a lease which an earlier place of the same batch has ended.
 fn ended_before<'a>(
     place: &'a [i32],
-    run_id: &'a [Uuid],
-    token: &'a [Uuid],
+    leases: &'a [(Uuid, Uuid, Uuid)],
     done: &'a BTreeSet<i32>,
 ) -> impl Iterator<Item = i32> + 'a {
     let mut ended = None;
-    place.iter().enumerate().filter_map(move |(at, place)| {
-        let lease = (run_id[at], token[at]);
+    place.iter().zip(leases).filter_map(move |(place, lease)| {
         let repeated = ended == Some(lease);
         if done.contains(place) {
             ended = Some(lease);

@@ -2,7 +2,7 @@ use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
 use super::link::Link;
 use super::sql::now;
-use everbeat_model::{Json, RunId, Token};
+use everbeat_model::{Json, ReplicaId, RunId, Token};
 use everbeat_store::{Result, Sign, Signed};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -10,19 +10,19 @@ use uuid::Uuid;
 const SIGN: &str = concat!(
     "with ",
     now!(),
-    ", given as materialized (select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) \
-       as g(run_id, token, progress, checkpoint)), \
+    ", given as materialized (select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[]) \
+       as g(run_id, token, owner, progress, checkpoint)), \
      beaten as (update lease l set last_heartbeat_at = (select now from t) \
        where l.run_id = any($1::uuid[]) \
-         and ((l.run_id, l.token) in (select g.run_id, g.token from given g) or false) \
-       returning l.run_id, l.token, l.cancel_requested_at is not null as cancel_asked), \
+         and ((l.run_id, l.token, l.replica_id) in (select g.run_id, g.token, g.owner from given g) or false) \
+       returning l.run_id, l.token, l.replica_id, l.cancel_requested_at is not null as cancel_asked), \
      reported as (insert into run_sign as s (run_id, progress, checkpoint) \
        select b.run_id, g.progress, g.checkpoint from beaten b \
-         join given g on g.run_id = b.run_id and g.token = b.token \
+         join given g on g.run_id = b.run_id and g.token = b.token and g.owner = b.replica_id \
        where g.progress is not null or g.checkpoint is not null \
        on conflict (run_id) do update set progress = coalesce(excluded.progress, s.progress), \
          checkpoint = coalesce(excluded.checkpoint, s.checkpoint)) \
-     select run_id, cancel_asked, token from beaten"
+     select run_id, cancel_asked, token, replica_id from beaten"
 );
 
 pub(super) async fn sign(link: &Link, signs: &[Sign]) -> Result<Vec<Signed>> {
@@ -56,9 +56,10 @@ impl<'a> Merged<'a> {
 
 /// By run, so that two servers lock in one order.
 fn merged(signs: &[Sign]) -> Vec<Merged<'_>> {
-    let mut merged: BTreeMap<(RunId, Token), Merged<'_>> = BTreeMap::new();
+    let mut merged: BTreeMap<(RunId, Token, ReplicaId), Merged<'_>> = BTreeMap::new();
     for (place, sign) in signs.iter().enumerate() {
-        merged.entry((sign.shown.run_id, sign.shown.token)).or_default().add(place, sign);
+        let shown = &sign.shown;
+        merged.entry((shown.run_id, shown.token, shown.replica_id)).or_default().add(place, sign);
     }
     merged.into_values().collect()
 }
@@ -95,13 +96,14 @@ async fn write(link: &Link, signs: &[Sign], chunk: &[Merged<'_>], answers: &mut 
     let shown = |merged: &Merged<'_>| signs[merged.places[0]].shown;
     let run_id: Vec<Uuid> = chunk.iter().map(|merged| shown(merged).run_id.0).collect();
     let token: Vec<Uuid> = chunk.iter().map(|merged| shown(merged).token.0).collect();
+    let owner: Vec<Uuid> = chunk.iter().map(|merged| shown(merged).replica_id.0).collect();
     let progress: Vec<Option<&str>> = chunk.iter().map(|merged| merged.progress.map(Json::as_str)).collect();
     let checkpoint: Vec<Option<&str>> = chunk.iter().map(|merged| merged.checkpoint.map(Json::as_str)).collect();
-    let rows = link.query(SIGN, &[&run_id, &token, &progress, &checkpoint]).await?;
-    let accepted: BTreeMap<(Uuid, Uuid), bool> =
-        rows.iter().map(|row| ((row.get(0), row.get(2)), row.get(1))).collect();
-    for (merged, lease) in chunk.iter().zip(run_id.into_iter().zip(token)) {
-        if let Some(cancel_asked) = accepted.get(&lease) {
+    let rows = link.query(SIGN, &[&run_id, &token, &owner, &progress, &checkpoint]).await?;
+    let accepted: BTreeMap<(Uuid, Uuid, Uuid), bool> =
+        rows.iter().map(|row| ((row.get(0), row.get(2), row.get(3)), row.get(1))).collect();
+    for (at, merged) in chunk.iter().enumerate() {
+        if let Some(cancel_asked) = accepted.get(&(run_id[at], token[at], owner[at])) {
             let answer = Signed::Accepted { cancel_asked: *cancel_asked };
             merged.places.iter().for_each(|place| answers[*place] = answer);
         }

@@ -1,6 +1,7 @@
 use super::fault::{Fault, Outcome};
 use super::sql::now;
 use super::transaction::Transaction;
+use crate::columns::lane;
 use everbeat_model::RunId;
 use everbeat_store::superseded;
 use std::collections::BTreeSet;
@@ -14,7 +15,9 @@ const LOOKS: usize = 20;
 const STOP: &str = concat!(
     "with ",
     now!(),
-    ", lane as materialized (select r.id, r.queue, r.task, -r.priority as rank from unnest($1::uuid[]) as g(id) \
+    ", lane as materialized (select r.id, r.queue, ",
+    lane!("r"),
+    " as task, -r.priority as rank from unnest($1::uuid[]) as g(id) \
        cross join lateral (select * from run r where r.id = g.id offset 0) r), \
      asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
        where l.run_id = any($1::uuid[]) returning l.run_id), \

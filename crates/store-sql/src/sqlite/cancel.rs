@@ -3,6 +3,7 @@ use super::fault::Outcome;
 use super::runs::uuid;
 use super::settle::free_key;
 use super::writer::Tx;
+use crate::columns::lane;
 use everbeat_model::event::line;
 use everbeat_model::{ExecutionId, Json, RunId};
 use everbeat_store::{AT_ONCE, Cancelled};
@@ -51,20 +52,22 @@ pub(super) fn end(tx: &Tx<'_>, run: RunId, error: Option<&Json>) -> Outcome<(Can
 
 struct Found {
     queue: String,
-    task: String,
+    lane: String,
     rank: i32,
     unique_key: Option<String>,
     parent: Option<ExecutionId>,
 }
 
 fn find(tx: &Tx<'_>, id: [u8; 16]) -> Outcome<Option<Found>> {
-    let mut select = tx
-        .connection
-        .prepare_cached("select queue, task, -priority, unique_key, execution_id from run where id = ?1")?;
+    let mut select = tx.connection.prepare_cached(concat!(
+        "select r.queue, ",
+        lane!("r"),
+        ", -r.priority, r.unique_key, r.execution_id from run r where r.id = ?1"
+    ))?;
     let found = select.query_row([id], |row| {
         Ok(Found {
             queue: row.get(0)?,
-            task: row.get(1)?,
+            lane: row.get(1)?,
             rank: row.get(2)?,
             unique_key: row.get(3)?,
             parent: uuid(row, 4)?.map(ExecutionId),
@@ -88,5 +91,5 @@ fn take_from_line(tx: &Tx<'_>, id: [u8; 16], found: &Found) -> Outcome<Option<(u
         "delete from ready where queue = ?1 and task = ?2 and rank = ?3 and run_id = ?4
          returning attempt, tries, losses",
     )?;
-    Ok(delete.query_row(params![found.queue, found.task, found.rank, id], standing).optional()?)
+    Ok(delete.query_row(params![found.queue, found.lane, found.rank, id], standing).optional()?)
 }

@@ -1,5 +1,6 @@
 use super::fault::Outcome;
 use super::writer::Tx;
+use crate::columns::{SPEC_COLUMNS, spec_columns};
 use crate::decode::{Policies, SpecCells};
 use crate::encode::limit;
 use crate::pick::{Candidate, Lane, lane_limit, pick};
@@ -24,7 +25,7 @@ pub(super) fn claim(tx: &Tx<'_>, request: &Claim) -> Outcome<Vec<Claimed>> {
     }
     let picked = pick(candidates, &lanes, &request.tasks, &request.queues, request.limit);
     take_from_ready(tx, &lanes, &picked)?;
-    lease(tx, request, &picked, &standings)
+    lease(tx, request, &lanes, &picked, &standings)
 }
 
 fn is_active(tx: &Tx<'_>, replica: Uuid) -> Outcome<bool> {
@@ -102,16 +103,23 @@ fn take_from_ready(tx: &Tx<'_>, lanes: &[Lane], picked: &[Candidate]) -> Outcome
     Ok(())
 }
 
-fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standings) -> Outcome<Vec<Claimed>> {
+fn lease(
+    tx: &Tx<'_>,
+    request: &Claim,
+    lanes: &[Lane],
+    picked: &[Candidate],
+    standings: &Standings,
+) -> Outcome<Vec<Claimed>> {
     let mut insert = tx.connection.prepare_cached(
-        "insert into lease (run_id, replica_id, attempt, tries, losses, token, granted_at, last_heartbeat_at)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+        "insert into lease (run_id, replica_id, attempt, tries, losses, token, granted_at, last_heartbeat_at,
+           detached)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
     )?;
-    let mut select = tx.connection.prepare_cached(
-        "select r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id,
-           r.node, s.checkpoint
-         from run r left join run_sign s on s.run_id = r.id where r.id = ?1",
-    )?;
+    let mut select = tx.connection.prepare_cached(concat!(
+        "select ",
+        spec_columns!(),
+        ", s.checkpoint from run r left join run_sign s on s.run_id = r.id where r.id = ?1"
+    ))?;
     let mut policies = Policies::default();
     let mut claimed = Vec::with_capacity(picked.len());
     let replica = request.replica.0.into_bytes();
@@ -127,9 +135,11 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
             standing.tries,
             standing.losses,
             token.0.into_bytes(),
-            tx.now.0
+            tx.now.0,
+            lanes[candidate.lane].detached(),
         ])?;
-        let found = select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(10)?)));
+        let found =
+            select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(SPEC_COLUMNS)?)));
         let spec =
             found.optional()?.map(|(cells, checkpoint)| (cells.read(candidate.run_id, &mut policies), checkpoint));
         // A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
@@ -142,6 +152,7 @@ fn lease(tx: &Tx<'_>, request: &Claim, picked: &[Candidate], standings: &Standin
             attempt: standing.attempt,
             token,
             replica_id: request.replica,
+            tenure: 0,
             granted_at: tx.now,
         };
         claimed.push(Claimed { lease, spec, standing, checkpoint: checkpoint.map(Json::stored) });
@@ -162,5 +173,6 @@ pub(super) fn spec_cells(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Res
         args: row.get(first + 7)?,
         execution_id: row.get::<_, Option<[u8; 16]>>(first + 8)?.map(Uuid::from_bytes),
         node: row.get(first + 9)?,
+        host: row.get(first + 10)?,
     })
 }

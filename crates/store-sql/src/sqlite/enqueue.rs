@@ -45,8 +45,8 @@ impl<'a> Inserts<'a> {
         Ok(Inserts {
             run: tx.connection.prepare_cached(
                 "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at,
-                   args, execution_id, node)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) on conflict (id) do nothing",
+                   args, execution_id, node, host)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) on conflict (id) do nothing",
             )?,
             ready: tx.connection.prepare_cached(
                 "insert into ready (queue, task, rank, run_id, attempt, tries, losses) values (?1, ?2, ?3, ?4, 0, 0, 0)",
@@ -76,6 +76,7 @@ impl<'a> Inserts<'a> {
             spec.args.as_ref().map(|args| args.as_str()),
             spec.parent.as_ref().map(|parent| parent.execution.0.into_bytes()),
             spec.parent.as_ref().map(|parent| parent.node.as_str()),
+            spec.host,
         ])?;
         if inserted == 0 {
             // The same request again, after its first answer was lost.
@@ -94,7 +95,7 @@ impl<'a> Inserts<'a> {
                     )?
                     .execute(params![id, at.0])?;
             }
-            _ => _ = self.ready.execute(params![spec.queue, spec.task, -i32::from(spec.priority), id])?,
+            _ => _ = self.ready.execute(params![spec.queue, spec.lane(), -i32::from(spec.priority), id])?,
         }
         Ok(Enqueued::Created(run.id))
     }

@@ -1,17 +1,21 @@
 use super::Sqlite;
 use super::fault::Outcome;
 use crate::decode::whole;
-use crate::encode::limit;
+use crate::encode::{limit, lines};
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
 use everbeat_model::event::{PER_BATCH, expand};
-use everbeat_store::{EventPage, Events, Result, TRIM_LIMIT};
+use everbeat_store::{EventPage, Events, News, Result, TRIM_LIMIT};
 use rusqlite::{Connection, OptionalExtension, params};
 
 #[async_trait]
 impl Events for Sqlite {
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         self.readers.read(move |connection| events(connection, after, limit)).await
+    }
+
+    async fn announce(&self, news: Vec<News>) -> Result<()> {
+        self.writer.write(move |tx| tx.append_events(&lines(&news))).await
     }
 
     async fn last_event(&self) -> Result<u64> {

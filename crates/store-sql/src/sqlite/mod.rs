@@ -1,6 +1,7 @@
 //! The store in one SQLite file: one writer thread with group commit, a few readers beside it, one
 //! server process per file.
 
+mod adopt;
 mod advance;
 mod agenda;
 mod analytics;
@@ -20,6 +21,7 @@ mod leases;
 mod lock;
 mod migrate;
 mod peek;
+mod place;
 mod promote;
 mod queues;
 mod reader;

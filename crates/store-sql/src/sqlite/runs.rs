@@ -1,6 +1,6 @@
 use super::claim::spec_cells;
 use super::fault::Outcome;
-use super::{Sqlite, cancel, claim, enqueue, forget, leases, promote, reopen, settle, sign};
+use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::limit;
@@ -53,6 +53,14 @@ impl Runs for Sqlite {
 
     async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
         self.writer.write(move |tx| reopen::reopen(tx, run, attempt)).await
+    }
+
+    async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
+        self.writer.write(move |tx| place::place(tx, shown, host.as_deref())).await
+    }
+
+    async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
+        self.writer.write(move |tx| adopt::adopt(tx, to, limit)).await
     }
 
     async fn promote(&self, limit: usize) -> Result<Promoted> {
@@ -181,21 +189,22 @@ fn run_cells(row: &Row<'_>) -> rusqlite::Result<RunCells> {
     Ok(RunCells {
         id: Uuid::from_bytes(row.get(0)?),
         spec: spec_cells(row, 1)?,
-        created_at: row.get(11)?,
-        run_at: row.get(12)?,
-        state: row.get(13)?,
-        attempt: row.get(14)?,
-        started_at: row.get(15)?,
-        finished_at: row.get(16)?,
-        replica_id: uuid(row, 17)?,
-        worker_id: row.get(18)?,
-        last_heartbeat_at: row.get(19)?,
-        owner_heartbeat_at: row.get(20)?,
-        cancel_requested_at: row.get(21)?,
-        result: row.get(22)?,
-        error: row.get(23)?,
-        progress: row.get(24)?,
-        checkpoint: row.get(25)?,
+        created_at: row.get(12)?,
+        run_at: row.get(13)?,
+        state: row.get(14)?,
+        attempt: row.get(15)?,
+        started_at: row.get(16)?,
+        finished_at: row.get(17)?,
+        replica_id: uuid(row, 18)?,
+        worker_id: row.get(19)?,
+        last_heartbeat_at: row.get(20)?,
+        owner_heartbeat_at: row.get(21)?,
+        cancel_requested_at: row.get(22)?,
+        result: row.get(23)?,
+        error: row.get(24)?,
+        progress: row.get(25)?,
+        checkpoint: row.get(26)?,
+        tenure: row.get(27)?,
     })
 }
 

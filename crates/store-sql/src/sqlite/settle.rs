@@ -2,6 +2,7 @@ use super::agenda;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;
 use super::writer::Tx;
+use crate::columns::lane;
 use crate::encode::micros;
 use everbeat_model::event::line;
 use everbeat_model::{Next, RunState, Settled, Settlement};
@@ -38,7 +39,7 @@ impl<'a> Statements<'a> {
         Ok(Statements {
             find: tx.connection.prepare_cached(
                 "select attempt, replica_id, worker_id, granted_at, last_heartbeat_at, cancel_requested_at is not null
-                 from lease where run_id = ?1 and token = ?2",
+                 from lease where run_id = ?1 and token = ?2 and replica_id = ?3",
             )?,
             unlease: tx.connection.prepare_cached("delete from lease where run_id = ?1")?,
             finish: tx.connection.prepare_cached(
@@ -51,7 +52,8 @@ impl<'a> Statements<'a> {
 
     fn settle(&mut self, tx: &Tx<'_>, settlement: &Settlement, lines: &mut Vec<String>) -> Outcome<Settled> {
         let id = settlement.shown.run_id.0.into_bytes();
-        let found = self.find.query_row([id, settlement.shown.token.0.into_bytes()], |row| {
+        let shown = [id, settlement.shown.token.0.into_bytes(), settlement.shown.replica_id.0.into_bytes()];
+        let found = self.find.query_row(shown, |row| {
             let ended = Ended {
                 attempt: row.get(0)?,
                 replica_id: row.get(1)?,
@@ -147,12 +149,13 @@ fn return_to_line(tx: &Tx<'_>, settlement: &Settlement, ended: &Ended) -> Outcom
     Ok(())
 }
 
-/// The lane comes from the run's own row, which never changes.
+/// The lane comes from the run's own row, which says where it belongs by now.
 pub(super) fn put_ready(tx: &Tx<'_>, id: [u8; 16], attempt: u32, tries: u32, losses: u32) -> Outcome<usize> {
-    let mut insert = tx.connection.prepare_cached(
-        "insert into ready (queue, task, rank, run_id, attempt, tries, losses)
-         select queue, task, -priority, id, ?2, ?3, ?4 from run where id = ?1",
-    )?;
+    let mut insert = tx.connection.prepare_cached(concat!(
+        "insert into ready (queue, task, rank, run_id, attempt, tries, losses) select r.queue, ",
+        lane!("r"),
+        ", -r.priority, r.id, ?2, ?3, ?4 from run r where r.id = ?1"
+    ))?;
     Ok(insert.execute(params![id, attempt, tries, losses])?)
 }
 

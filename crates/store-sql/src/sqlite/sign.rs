@@ -4,9 +4,9 @@ use everbeat_store::{Sign, Signed};
 use rusqlite::{OptionalExtension, params};
 
 pub(super) fn sign(tx: &Tx<'_>, signs: &[Sign]) -> Outcome<Vec<Signed>> {
-    let mut find = tx
-        .connection
-        .prepare_cached("select cancel_requested_at is not null from lease where run_id = ?1 and token = ?2")?;
+    let mut find = tx.connection.prepare_cached(
+        "select cancel_requested_at is not null from lease where run_id = ?1 and token = ?2 and replica_id = ?3",
+    )?;
     let mut beat = tx.connection.prepare_cached("update lease set last_heartbeat_at = ?2 where run_id = ?1")?;
     let mut report = tx.connection.prepare_cached(
         "insert into run_sign (run_id, progress, checkpoint) values (?1, ?2, ?3)
@@ -16,7 +16,8 @@ pub(super) fn sign(tx: &Tx<'_>, signs: &[Sign]) -> Outcome<Vec<Signed>> {
     let mut answers = Vec::with_capacity(signs.len());
     for sign in signs {
         let id = sign.shown.run_id.0.into_bytes();
-        let held = find.query_row([id, sign.shown.token.0.into_bytes()], |row| row.get(0)).optional()?;
+        let shown = [id, sign.shown.token.0.into_bytes(), sign.shown.replica_id.0.into_bytes()];
+        let held = find.query_row(shown, |row| row.get(0)).optional()?;
         let Some(cancel_asked) = held else {
             answers.push(Signed::Fenced);
             continue;

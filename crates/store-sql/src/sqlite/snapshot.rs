@@ -4,6 +4,7 @@ use super::fault::Outcome;
 use super::graphs::by_serial;
 use super::runs::uuid;
 use crate::cells::{ComputationCells, Definitions, cell, number};
+use crate::columns::lane;
 use crate::decode::count;
 use everbeat_model::graph::{Computation, Ended, Execution, NodeState, Status};
 use everbeat_model::{ExecutionId, Json, RunId, RunState, StoreTime};
@@ -101,17 +102,19 @@ pub(super) fn stored(connection: &Connection, definitions: &Definitions, id: Exe
     let Some(row) = row(connection, id)? else { return Ok(None) };
     let mut nodes = values(connection, id)?;
     let mut attempts = BTreeMap::new();
-    let mut select = connection.prepare_cached(
+    let mut select = connection.prepare_cached(concat!(
         "select c.node, c.status, c.run_id, c.computed_with, c.iterations, c.state, c.error,
            case when r.id is not null then coalesce(l.attempt, d.attempt, q.attempt, s.attempt, 0) end
          from computation c
          left join run r on r.id = case when c.status = 'running' then c.run_id end
          left join lease l on l.run_id = r.id
          left join done d on d.run_id = r.id
-         left join ready q on q.queue = r.queue and q.task = r.task and q.rank = -r.priority and q.run_id = r.id
+         left join ready q on q.queue = r.queue and q.task = ",
+        lane!("r"),
+        " and q.rank = -r.priority and q.run_id = r.id
          left join scheduled s on s.run_id = r.id
-         where c.execution_id = ?1",
-    )?;
+         where c.execution_id = ?1"
+    ))?;
     let mut rows = select.query([id.0.into_bytes()])?;
     while let Some(row) = rows.next()? {
         let (node, computation) = computation(row)?;

@@ -1,0 +1,10 @@
+-- Where a detached run has begun; nothing else of a run ever changes. While it is set the run stands in a lane of
+-- that host: the `task` of `ready` is a lane, which is the run's task, or `task@host`.
+alter table run add column host text;
+
+-- Detached runs outlive the replica that started them: their leases pass from one owner to the next, and `tenure`
+-- counts how often. There are few of them among many leases, so they are found by an index of their own.
+alter table lease add column tenure integer not null default 0;
+alter table lease add column detached integer not null default 0;
+update lease set detached = 1 where run_id in (select id from run where task = 'command');
+create index lease_detached on lease (run_id) where detached;

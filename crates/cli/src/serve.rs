@@ -2,9 +2,9 @@ use crate::config::{Config, Flags, mask};
 use crate::exit::{self, Failure};
 use crate::{logging, notify, tasks};
 use everbeat::{StoreOptions, System, open_store};
-use everbeat_engine::{Engine, Env, Host, Locks, Readiness};
+use everbeat_engine::{Engine, Env, Host, Locks, Readiness, Shims};
 use everbeat_store::{Error as StoreError, Store};
-use everbeat_supervisor::HostLocks;
+use everbeat_supervisor::{HostLocks, HostShims};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -174,8 +174,17 @@ fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<E
     settings.host = locks.host().to_string();
     tasks::limit(&mut settings);
     let locks: Arc<dyn Locks> = Arc::new(locks);
-    Engine::new(env, store, settings, tasks::tasks(), Host { locks: Some(locks), shims: None })
+    let shims = shims(&config.data_dir).map_err(|error| {
+        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
+        Failure::server(format!("jobs cannot be kept in {}: {error}", config.data_dir.display()), hint)
+    })?;
+    Engine::new(env, store, settings, tasks::tasks(), Host { locks: Some(locks), shims: Some(shims) })
         .map_err(|error| Failure::server(error.to_string(), error.hint()))
+}
+
+/// This very program becomes a job's shim, also when its file was replaced since it started.
+fn shims(data_dir: &Path) -> io::Result<Arc<dyn Shims>> {
+    Ok(Arc::new(HostShims::open(data_dir, "/proc/self/exe".into(), vec!["shim".into()])?))
 }
 
 /// Where the server listens, for whoever knows the data folder only. Written aside and renamed, so

@@ -113,6 +113,10 @@ pub struct Exit {
     pub exit_signal: Option<i32>,
     /// Why the command never ran.
     pub start_error: Option<String>,
+    /// What the kernel said of it.
+    pub start_errno: Option<i32>,
+    /// Which part of what was asked for it was: `program`, `folder` or `input`.
+    pub start_failed: Option<String>,
     pub stopped: Option<Stopped>,
     pub output_bytes: u64,
     pub dropped_bytes: u64,
@@ -162,10 +166,14 @@ pub fn ending(
         Exit { exit_code: Some(0), .. } => return Ending::succeeded(result()),
         _ => (Outcome::Failed, "exited", how),
     };
-    let error = serde_json::json!({
+    let mut error = serde_json::json!({
         "reason": reason, "message": message, "exit_code": exit.exit_code, "exit_signal": exit.exit_signal,
         "reattached": reattached,
     });
+    if reason == "not_started" {
+        error["errno"] = exit.start_errno.into();
+        error["failed_part"] = exit.start_failed.clone().into();
+    }
     Ending { outcome, result: None, error: Some(Json::of(&error)), permanent: reason == "not_started" }
 }
 

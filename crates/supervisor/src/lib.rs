@@ -3,5 +3,7 @@
 pub mod contained;
 pub mod job;
 mod locks;
+mod shims;
 
 pub use locks::HostLocks;
+pub use shims::HostShims;

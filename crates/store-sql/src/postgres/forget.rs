@@ -1,8 +1,18 @@
 use super::link::Link;
 use super::sql::now;
 use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
+use everbeat_model::RunId;
 use everbeat_store::Result;
 use std::time::Duration;
+
+/// All that is kept of a run besides its end.
+macro_rules! rest {
+    () => {
+        "runs as (delete from run r where r.id = any(array(select run_id from gone))), \
+         signs as (delete from run_sign s where s.run_id = any(array(select run_id from gone))), \
+         attempts as (delete from attempt a where a.run_id = any(array(select run_id from gone)))"
+    };
+}
 
 /// What `done` gives up is forgotten elsewhere too; a run that is being reopened is not given up, nor one
 /// whose end its execution has not taken note of yet.
@@ -12,13 +22,24 @@ const FORGET: &str = concat!(
     ", old as materialized (select d.run_id from done d where d.finished_at < (select now from t) - $1 \
          and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running' offset 0) \
        order by d.run_id limit $2), \
-     gone as (delete from done d where d.run_id = any(array(select run_id from old)) returning d.run_id), \
-     runs as (delete from run r where r.id = any(array(select run_id from gone))), \
-     signs as (delete from run_sign s where s.run_id = any(array(select run_id from gone))), \
-     attempts as (delete from attempt a where a.run_id = any(array(select run_id from gone))), \
-     keys as (delete from idempotency i using t where i.created_at < t.now - $3) \
+     gone as (delete from done d where d.run_id = any(array(select run_id from old)) returning d.run_id), ",
+    rest!(),
+    ", keys as (delete from idempotency i using t where i.created_at < t.now - $3) \
      select count(*) from gone"
 );
+
+const FORGET_ONE: &str = concat!(
+    "with gone as (delete from done d where d.run_id = $1 \
+       and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running') \
+       returning d.run_id), ",
+    rest!(),
+    " select count(*) from gone"
+);
+
+pub(super) async fn forget(link: &Link, run: RunId) -> Result<bool> {
+    let rows = link.query(FORGET_ONE, &[&run.0]).await?;
+    Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) > 0))
+}
 
 pub(super) async fn forget_runs(link: &Link, keep: Duration, most: usize) -> Result<usize> {
     let rows = link.query(FORGET, &[&micros(keep), &limit(most), &IDEMPOTENCY_KEEP_US]).await?;

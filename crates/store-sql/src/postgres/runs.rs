@@ -119,6 +119,10 @@ impl Runs for Postgres {
         Ok(readable(rows.iter().map(|row| attempt_cells(row).read(run.0))))
     }
 
+    async fn forget(&self, run: RunId) -> Result<bool> {
+        forget::forget(&self.slow, run).await
+    }
+
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
         forget::forget_runs(&self.slow, keep, limit).await
     }

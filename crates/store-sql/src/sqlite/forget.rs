@@ -24,21 +24,40 @@ pub(super) fn finished_before(
 /// Forgets those that are still finished: one may have been reopened since it was found.
 pub(super) fn forget(tx: &Tx<'_>, runs: &[[u8; 16]], now: StoreTime, keep: Duration) -> Outcome<usize> {
     let mut done = tx.connection.prepare_cached("delete from done where run_id = ?1 and finished_at < ?2")?;
-    let mut run = tx.connection.prepare_cached("delete from run where id = ?1")?;
-    let mut sign = tx.connection.prepare_cached("delete from run_sign where run_id = ?1")?;
-    let mut attempts = tx.connection.prepare_cached("delete from attempt where run_id = ?1")?;
     let mut forgotten = 0;
     for id in runs {
         if done.execute(params![id, now.0.saturating_sub(micros(keep))])? == 0 {
             continue;
         }
-        run.execute([id])?;
-        sign.execute([id])?;
-        attempts.execute([id])?;
+        forget_rest(tx, *id)?;
         forgotten += 1;
     }
     tx.connection
         .prepare_cached("delete from idempotency where created_at < ?1")?
         .execute([tx.now.0.saturating_sub(IDEMPOTENCY_KEEP_US)])?;
     Ok(forgotten)
+}
+
+pub(super) fn forget_one(tx: &Tx<'_>, run: [u8; 16]) -> Outcome<bool> {
+    let mut done = tx.connection.prepare_cached(
+        "delete from done where run_id = ?1
+           and not exists (select 1 from computation c where c.run_id = ?1 and c.status = 'running')",
+    )?;
+    let over = done.execute([run])? > 0;
+    if over {
+        forget_rest(tx, run)?;
+    }
+    Ok(over)
+}
+
+/// All that is kept of a run besides its end.
+fn forget_rest(tx: &Tx<'_>, run: [u8; 16]) -> Outcome<()> {
+    for sql in [
+        "delete from run where id = ?1",
+        "delete from run_sign where run_id = ?1",
+        "delete from attempt where run_id = ?1",
+    ] {
+        tx.connection.prepare_cached(sql)?.execute([run])?;
+    }
+    Ok(())
 }

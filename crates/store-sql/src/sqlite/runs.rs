@@ -91,6 +91,10 @@ impl Runs for Sqlite {
         self.readers.read(move |connection| attempts(connection, run)).await
     }
 
+    async fn forget(&self, run: RunId) -> Result<bool> {
+        self.writer.write(move |tx| forget::forget_one(tx, run.0.into_bytes())).await
+    }
+
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize> {
         // Finding is left to a reader: it may look through much, and the writer must not wait for it.
         let now = self.writer.write(|tx| Ok(tx.now)).await?;

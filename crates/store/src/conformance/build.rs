@@ -74,6 +74,11 @@ impl Draft {
         self
     }
 
+    pub(super) fn host(mut self, host: &str) -> Draft {
+        self.spec.host = Some(host.to_string());
+        self
+    }
+
     pub(super) fn at(mut self, at: StoreTime) -> Draft {
         self.run_at = Some(at);
         self

@@ -1,6 +1,6 @@
-use super::build::{failure, forged, retry, success, with_token};
+use super::build::{failure, forged, json, retry, success, with_token};
 use super::fixture::{Fixture, HOUR};
-use crate::{Enqueue, EventPage, Store, TRIM_LIMIT};
+use crate::{Enqueue, EventPage, News, Store, TRIM_LIMIT};
 use everbeat_model::event::PER_BATCH;
 use everbeat_model::{Event, NewRun, Next};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -188,6 +188,27 @@ async fn follow(t: &Fixture, written: &AtomicBool) -> Vec<Event> {
         read.extend(next.events);
         tokio::task::yield_now().await;
     }
+}
+
+pub(super) async fn what_is_announced_is_told_in_order_as_one_batch(t: &Fixture) {
+    t.announce(Vec::new()).await.expect("announce");
+    assert_eq!(t.last_event().await.expect("last event"), 0, "nothing is no batch");
+    let news = |kind, subject: &str, attempt, detail: Option<&str>| News {
+        kind,
+        subject: subject.to_string(),
+        attempt,
+        detail: detail.map(json),
+    };
+    let detail = "{\"age\":\"2 min\",\"text\":\"\\u0000 🦀\\n\"}";
+    let first = vec![news("job.stale", "b", Some(2), Some(detail)), news("job.lost", "a", None, None)];
+    t.announce(first.clone()).await.expect("announce");
+    t.announce(vec![news("job.stale", "c", None, Some("1"))]).await.expect("announce");
+    let told = page(t, 0, 10).await.events;
+    let again = |event: &Event| (event.kind.clone(), event.subject.clone(), event.attempt, event.detail.clone());
+    let given = |news: &News| (news.kind.to_string(), news.subject.clone(), news.attempt, news.detail.clone());
+    assert_eq!(told[..2].iter().map(again).collect::<Vec<_>>(), first.iter().map(given).collect::<Vec<_>>());
+    assert_eq!(told.iter().map(|event| event.id % PER_BATCH).collect::<Vec<_>>(), [0, 1, 0]);
+    assert!(told[0].at == told[1].at && told[1].at <= told[2].at);
 }
 
 async fn page(t: &Fixture, after: u64, limit: usize) -> EventPage {

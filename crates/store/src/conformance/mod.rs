@@ -10,6 +10,7 @@
 
 pub mod differential;
 
+mod adoption;
 mod audit;
 mod build;
 mod cancel;
@@ -24,6 +25,7 @@ mod graphs;
 mod histories;
 mod lists;
 mod node_runs;
+mod place;
 mod promote;
 mod queues;
 mod reopen;
@@ -192,6 +194,30 @@ macro_rules! conformance {
                 a_lease_shows_all_that_settling_it_needs
                 of_many_rescuers_at_once_one_rescues
             }
+            adoption {
+                a_lease_passes_on_within_its_host_and_keeps_its_token
+                a_former_owner_can_neither_settle_nor_sign_nor_place
+                both_owners_in_one_batch_of_signs_are_told_apart
+                a_rescuer_who_observed_the_former_owner_is_fenced
+                the_tenure_rises_with_every_adoption_and_shows_in_the_run
+                only_detached_leases_of_the_dead_and_left_of_its_host_are_adopted
+                a_dead_left_or_unknown_replica_adopts_nothing_and_a_draining_one_does
+                an_adoption_takes_no_more_than_its_limit_and_the_oldest_first
+                many_adopters_at_once_share_the_leases_and_none_goes_twice
+                of_an_adoption_and_a_settle_at_once_exactly_one_wins
+                cancels_and_the_lease_index_follow_the_new_owner
+                detached_orphans_are_listed_apart_and_in_pages
+            }
+            place {
+                a_placed_run_is_claimed_by_its_lane_only
+                a_placed_run_that_is_ready_is_seen_and_cancelled
+                a_run_that_belongs_nowhere_any_more_is_claimed_by_its_task_again
+                a_run_moves_from_one_host_to_another
+                a_run_may_be_given_its_place_from_the_start
+                a_place_under_a_wrong_token_or_owner_changes_nothing
+                a_place_stays_with_the_run_when_its_lease_is_adopted_and_returned
+                a_changed_input_ends_a_placed_run_that_is_ready
+            }
             queues {
                 a_queue_counts_what_stands_in_it
                 a_pause_answers_whether_it_changed_anything
@@ -218,6 +244,7 @@ macro_rules! conformance {
                 ids_go_on_after_the_whole_log_was_dropped
                 a_trim_drops_the_oldest_and_no_more_than_its_limit
                 followers_miss_nothing_while_many_write
+                what_is_announced_is_told_in_order_as_one_batch
             }
             audit {
                 an_audit_counts_every_run_once

@@ -57,7 +57,7 @@ pub fn clean_leftovers(root: &Path) -> io::Result<Cleaned> {
     let root = fs::open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut cleaned = Cleaned::default();
     for (name, _) in entries(root.as_fd())? {
-        if name.as_bytes().starts_with(DOOMED.as_bytes()) {
+        if is_leftover(name.as_bytes()) {
             remove(root.as_fd(), &name, &mut cleaned)?;
         }
     }
@@ -65,11 +65,15 @@ pub fn clean_leftovers(root: &Path) -> io::Result<Cleaned> {
 }
 
 /// No job's id begins with a dot.
-const DOOMED: &str = ".deleted-";
+pub(crate) const DOOMED: &str = ".deleted-";
+
+pub(super) fn is_leftover(name: &[u8]) -> bool {
+    name.starts_with(DOOMED.as_bytes())
+}
 
 /// Copies the plain files and folders of the workspace to `to`, which must not exist, up to `most_bytes`.
 pub fn archive(folder: &JobFolder, to: &Path, most_bytes: u64) -> io::Result<Archived> {
-    let workspace = open_folder(folder.dir(), &CString::new(WORKSPACE)?)?;
+    let workspace = open_folder(folder.dir(), WORKSPACE)?;
     let device = fs::fstat(&workspace)?.st_dev;
     fs::mkdir(to, Mode::RWXU)?;
     let target = fs::open(to, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -86,7 +90,7 @@ fn refused(folder: &JobFolder, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("job {} is not cleaned: {why}", folder.job_id()))
 }
 
-fn open_folder(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_folder(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     fs::openat(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -146,7 +150,7 @@ fn remove_below(
             } else {
                 // A job may have locked itself out of its own folder.
                 let _then_opening_says_why = fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty());
-                let below = open_folder(folder, name)?;
+                let below = open_folder(folder, name.as_c_str())?;
                 remove_below(top, below.as_fd(), device, level + 1, cleaned)?;
                 fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
             }
@@ -168,7 +172,7 @@ fn count(folder: BorrowedFd<'_>, device: u64, level: usize, cleaned: &mut Cleane
         if !is_folder(&stat) {
             cleaned.bytes += stat.st_size as u64;
         } else if level < MOST_LEVELS {
-            count(open_folder(folder, &name)?.as_fd(), device, level + 1, cleaned)?;
+            count(open_folder(folder, &*name)?.as_fd(), device, level + 1, cleaned)?;
         }
     }
     Ok(())
@@ -186,7 +190,7 @@ fn copy_below(
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if level < MOST_LEVELS && stat.st_dev == device => {
                 fs::mkdirat(to, &name, Mode::RWXU)?;
-                let (from, to) = (open_folder(from, &name)?, open_folder(to, &name)?);
+                let (from, to) = (open_folder(from, &*name)?, open_folder(to, &*name)?);
                 copy_below(from.as_fd(), to.as_fd(), device, level + 1, most_bytes, archived)?;
             }
             FileType::RegularFile if archived.bytes.saturating_add(stat.st_size as u64) <= most_bytes => {

@@ -19,6 +19,7 @@ use std::time::Duration;
 pub struct Client {
     socket: OwnedFd,
     identity: Identity,
+    tenure: u32,
     within: Duration,
     received: Vec<u8>,
 }
@@ -37,8 +38,8 @@ pub enum Error {
 }
 
 impl Client {
-    /// Connects to the shim of a job. `within` bounds this and every later call.
-    pub fn connect(folder: &JobFolder, identity: &Identity, within: Duration) -> Result<Client, Error> {
+    /// Connects to the shim of a job, as its owner of that tenure. `within` bounds this and every later call.
+    pub fn connect(folder: &JobFolder, identity: &Identity, tenure: u32, within: Duration) -> Result<Client, Error> {
         let stat = rustix::fs::statat(folder.dir(), SOCKET, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(Error::Malformed("sock is not a socket".into()));
@@ -57,7 +58,7 @@ impl Client {
         if peer.uid != rustix::process::geteuid() {
             return Err(Error::Malformed(format!("the socket belongs to user {}", peer.uid.as_raw())));
         }
-        Ok(Client { socket, identity: identity.clone(), within, received: Vec::new() })
+        Ok(Client { socket, identity: identity.clone(), tenure, within, received: Vec::new() })
     }
 
     /// From inside a job: a client that can only beat.
@@ -73,7 +74,7 @@ impl Client {
         let epoch = variable(ATTEMPT_VARIABLE)?.parse().map_err(io::Error::other)?;
         let identity = Identity { epoch, nonce: variable(BEAT_TOKEN_VARIABLE)? };
         let folder = socket.parent().ok_or_else(|| io::Error::other("the socket has no folder"))?;
-        Client::connect(&JobFolder::open_path(folder)?, &identity, within)
+        Client::connect(&JobFolder::open_path(folder)?, &identity, NO_TENURE, within)
     }
 
     pub fn hello(&mut self) -> Result<Hello, Error> {
@@ -106,16 +107,21 @@ impl Client {
     }
 
     fn call(&mut self, order: Order) -> Result<Hello, Error> {
+        match self.ask(order)? {
+            Reply::Hello(hello) => Ok(*hello),
+            Reply::Refused { error, detail, .. } => Err(Error::Refused(error, detail.unwrap_or_default())),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, order: Order) -> Result<Reply, Error> {
         let until = clock::boot_ms() + self.within.as_millis() as u64;
-        let request = Request { epoch: self.identity.epoch, nonce: self.identity.nonce.clone(), order };
+        let Identity { epoch, nonce } = self.identity.clone();
+        let request = Request { epoch, nonce, tenure: self.tenure, order };
         let mut line = serde_json::to_vec(&request).map_err(|error| Error::Malformed(error.to_string()))?;
         line.push(b'\n');
         self.send(&line, until)?;
         let line = self.line(until)?.ok_or(Error::Silent)?;
-        match serde_json::from_slice(&line).map_err(|error| Error::Malformed(error.to_string()))? {
-            Reply::Hello(hello) => Ok(*hello),
-            Reply::Refused { error, detail } => Err(Error::Refused(error, detail.unwrap_or_default())),
-        }
+        serde_json::from_slice(&line).map_err(|error| Error::Malformed(error.to_string()))
     }
 
     fn send(&mut self, mut line: &[u8], until: u64) -> Result<(), Error> {
@@ -164,6 +170,9 @@ impl Client {
     }
 }
 
+/// A job owns nothing, not even itself.
+const NO_TENURE: u32 = 0;
+
 pub(crate) const SOCKET_VARIABLE: &str = "EVERBEAT_SOCKET";
 pub(crate) const ATTEMPT_VARIABLE: &str = "EVERBEAT_ATTEMPT";
 pub(crate) const BEAT_TOKEN_VARIABLE: &str = "EVERBEAT_BEAT_TOKEN";
@@ -181,7 +190,7 @@ pub enum Next {
     Event(Event),
     /// Nothing happened meanwhile.
     Quiet,
-    /// The connection ended: the shim is gone. Examine the job.
+    /// The connection ended: the shim is gone, or has a later owner. Examine the job.
     Gone,
 }
 

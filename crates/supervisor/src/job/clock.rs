@@ -3,6 +3,7 @@
 use rustix::event::poll;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::io;
+use std::sync::OnceLock;
 
 /// Milliseconds since this machine booted, sleep included. No clock setting moves it.
 pub(crate) fn boot_ms() -> u64 {
@@ -38,9 +39,14 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
     u64::try_from(time.as_millisecond()).ok()
 }
 
-/// Which boot of this machine this is.
+/// Which boot of this machine this is. No process sees two.
 pub(crate) fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    static KNOWN: OnceLock<String> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known.clone());
+    }
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(KNOWN.get_or_init(|| read.trim().to_owned()).clone())
 }
 
 /// Waits. Only for what gives no signal, such as a lock that another process holds.

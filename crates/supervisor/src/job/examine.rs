@@ -1,10 +1,10 @@
 //! What has become of an attempt: the lock first, then whoever holds it, then what it left.
 
-use super::client::{Client, Error};
+use super::client::Client;
 use super::clock;
 use super::folder::{JobFolder, Problem};
 use super::kernel_lock::{self, State};
-use super::protocol::{Hello, Refusal};
+use super::protocol::{Hello, Order, Refusal, Reply};
 use super::records::{ExitRecord, Record, Started};
 use super::spec::{Identity, Spec};
 use std::time::Duration;
@@ -15,6 +15,8 @@ pub enum Finding {
     Live(Box<Hello>),
     /// The lock is held and nobody answers.
     Hung,
+    /// A later owner has it.
+    Fenced,
     /// With its true status. The shim may linger still.
     Exited(Box<ExitRecord>),
     /// Nobody has taken the lock for this attempt yet.
@@ -30,15 +32,16 @@ pub enum Finding {
 /// So long a shim may take to answer. It does nothing that takes longer than a write to the disk.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
 
-pub fn examine(folder: &JobFolder, identity: &Identity) -> Finding {
-    examine_within(folder, identity, HELLO_WITHIN)
+/// Asks as the owner of that tenure; of an ended attempt anybody may know.
+pub fn examine(folder: &JobFolder, identity: &Identity, tenure: u32) -> Finding {
+    examine_within(folder, identity, tenure, HELLO_WITHIN)
 }
 
-pub fn examine_within(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Finding {
-    look(folder, identity, hello_within).unwrap_or_else(|problem| Finding::Unknown(problem.to_string()))
+pub fn examine_within(folder: &JobFolder, identity: &Identity, tenure: u32, hello_within: Duration) -> Finding {
+    look(folder, identity, tenure, hello_within).unwrap_or_else(|problem| Finding::Unknown(problem.to_string()))
 }
 
-fn look(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Result<Finding, Problem> {
+fn look(folder: &JobFolder, identity: &Identity, tenure: u32, hello_within: Duration) -> Result<Finding, Problem> {
     let until = clock::boot_ms() + hello_within.as_millis() as u64;
     loop {
         // A record that cannot be read does not hide a living shim.
@@ -46,7 +49,7 @@ fn look(folder: &JobFolder, identity: &Identity, hello_within: Duration) -> Resu
             return Ok(Finding::Exited(Box::new(record)));
         }
         let found = match kernel_lock::state(folder)? {
-            State::Held => ask(folder, identity, until),
+            State::Held => ask(folder, identity, tenure, until),
             State::Free | State::Absent => infer(folder, identity)?,
         };
         // Else the lock passed from hand to hand meanwhile.
@@ -81,20 +84,29 @@ fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Pro
 
 /// Asks the lock's holder, again and again until the time is over: it may have locked just now. Nothing,
 /// if nobody holds it any more.
-fn ask(folder: &JobFolder, identity: &Identity, until: u64) -> Option<Finding> {
+fn ask(folder: &JobFolder, identity: &Identity, tenure: u32, until: u64) -> Option<Finding> {
     loop {
         let left = until.saturating_sub(clock::boot_ms());
-        let answer =
-            Client::connect(folder, identity, Duration::from_millis(left)).and_then(|mut client| client.hello());
+        let answer = Client::connect(folder, identity, tenure, Duration::from_millis(left))
+            .and_then(|mut client| client.ask(Order::Hello));
         match answer {
-            Ok(Hello { exit: Some(record), .. }) => return Some(Finding::Exited(Box::new(record))),
-            Ok(hello) => return Some(Finding::Live(Box::new(hello))),
-            Err(Error::Refused(Refusal::Fenced, _)) => {
-                return Some(Finding::Unknown("another attempt's shim holds the lock".into()));
+            Ok(Reply::Hello(hello)) => return Some(answered(hello)),
+            Ok(Reply::Refused { error: Refusal::Fenced, later_tenure, .. }) => {
+                return Some(match later_tenure {
+                    Some(_) => Finding::Fenced,
+                    None => Finding::Unknown("another attempt's shim holds the lock".into()),
+                });
             }
-            Err(_) if kernel_lock::state(folder).is_ok_and(|state| state != State::Held) => return None,
-            Err(_) if left == 0 => return Some(Finding::Hung),
-            Err(_) => clock::pause(5),
+            _ if kernel_lock::state(folder).is_ok_and(|state| state != State::Held) => return None,
+            _ if left == 0 => return Some(Finding::Hung),
+            _ => clock::pause(5),
         }
+    }
+}
+
+fn answered(mut hello: Box<Hello>) -> Finding {
+    match hello.exit.take() {
+        Some(record) => Finding::Exited(Box::new(record)),
+        None => Finding::Live(hello),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) const EXIT: &str = "exit.json";
 pub(crate) const FENCE: &str = "fence.json";
 pub(crate) const CANCEL: &str = "cancel.json";
 pub(crate) const WORKSPACE: &str = "workspace";
+const INPUT: &str = "input.json";
 
 /// A sentinel is about 1 KiB; progress may add 16.
 pub(crate) const MOST_SENTINEL_BYTES: u64 = 64 << 10;
@@ -68,9 +69,14 @@ impl JobFolder {
     }
 
     pub fn open(root: &Path, job_id: &str) -> io::Result<JobFolder> {
-        let name = checked(job_id)?;
         let root = std::path::absolute(root)?;
         let root_fd = fs::open(&root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        JobFolder::open_in(&root, root_fd, job_id)
+    }
+
+    /// Opens a folder of a root that is open already.
+    pub(crate) fn open_in(root: &Path, root_fd: OwnedFd, job_id: &str) -> io::Result<JobFolder> {
+        let name = checked(job_id)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = fs::openat(&root_fd, name, flags, Mode::empty())?;
         let owner = fs::fstat(&dir)?.st_uid;
@@ -161,6 +167,13 @@ impl JobFolder {
         self.write_durably_with(name, content, || {})
     }
 
+    /// Writes what the command is to read from its stdin, durably and as a whole. Its name belongs in the spec.
+    pub fn write_input(&self, bytes: &[u8]) -> io::Result<String> {
+        self.replace(INPUT, bytes, true, || {})?;
+        fs::fsync(&self.dir)?;
+        Ok(INPUT.to_owned())
+    }
+
     pub(crate) fn write_durably_with(
         &self,
         name: &str,
@@ -230,6 +243,12 @@ fn checked(job_id: &str) -> io::Result<&str> {
         1..=64 if job_id.bytes().all(plain) => Ok(job_id),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{job_id:?} cannot be a job's id"))),
     }
+}
+
+/// A name that can be no other file of the folder: the spec holds the nonce, which is not the job's to know.
+pub(crate) fn is_input(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    name.starts_with("input") && name.len() <= 64 && name.bytes().all(plain)
 }
 
 fn make_folder(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {

@@ -10,6 +10,9 @@ pub struct Request {
     pub epoch: u64,
     /// The attempt's nonce; for a beat, its beat token.
     pub nonce: String,
+    /// Of the owner that asks. A beat with a beat token has none.
+    #[serde(default)]
+    pub tenure: u32,
     #[serde(flatten)]
     pub order: Order,
 }
@@ -26,16 +29,22 @@ pub enum Order {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 pub enum Reply {
-    Refused { error: Refusal, detail: Option<String> },
+    Refused {
+        error: Refusal,
+        detail: Option<String>,
+        /// The later owner's, if that is why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        later_tenure: Option<u32>,
+    },
     Hello(Box<Hello>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Refusal {
-    /// Not this attempt's epoch and nonce.
+    /// Not this attempt's epoch and nonce, or a later owner has it.
     Fenced,
     /// Not a request.
     Malformed,
@@ -51,6 +60,9 @@ pub enum Refusal {
 pub struct Hello {
     pub job_id: String,
     pub epoch: u64,
+    /// The highest that an owner has spoken with.
+    #[serde(default)]
+    pub tenure: u32,
     pub state: State,
     pub status: Status,
     pub seq: u64,

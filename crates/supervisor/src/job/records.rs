@@ -19,6 +19,12 @@ pub struct ExitRecord {
     pub exit_signal: Option<i32>,
     /// Why the command never ran.
     pub start_error: Option<String>,
+    /// What the kernel said of it: ENOENT for what does not exist, EACCES for what may not be run.
+    #[serde(default)]
+    pub start_errno: Option<i32>,
+    /// Which part of the spec it was.
+    #[serde(default)]
+    pub start_failed: Option<StartPart>,
     pub timed_out: bool,
     /// Why it was asked to stop, if it was.
     pub stopped: Option<Stopped>,
@@ -38,8 +44,20 @@ pub enum Stopped {
     /// By `cancel.json`.
     Cancelled,
     Deadline,
+    /// No owner spoke to the shim for too long.
+    Isolated,
     /// Its shim was asked to end.
     ShimTerminated,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartPart {
+    Program,
+    /// The working folder.
+    Folder,
+    /// What was to be its stdin.
+    Input,
 }
 
 /// Written between lock and exec. From here on nobody can say that the command never ran.
@@ -67,6 +85,9 @@ pub struct FenceRecord {
 pub struct CancelRecord {
     pub epoch: u64,
     pub nonce: String,
+    /// Of who wishes it. A shim that has heard of a later owner does not obey.
+    #[serde(default)]
+    pub tenure: u32,
     pub grace_ms: u64,
 }
 
@@ -125,9 +146,17 @@ impl ExitRecord {
 }
 
 impl CancelRecord {
-    /// Leaves the wish to stop where the shim looks at its start and at every interval.
-    pub fn leave(folder: &JobFolder, identity: &Identity, grace_ms: u64) -> io::Result<()> {
-        CancelRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), grace_ms }.write(folder)
+    /// Leaves the wish to stop where the shim looks at its start and at every interval. One that a later
+    /// owner left stays.
+    pub fn leave(folder: &JobFolder, identity: &Identity, tenure: u32, grace_ms: u64) -> io::Result<()> {
+        let left: Option<CancelRecord> = Record::read(folder, identity).unwrap_or_default();
+        match left {
+            Some(left) if left.tenure > tenure => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the cancel of a later owner (tenure {} after {tenure}) stands", left.tenure),
+            )),
+            _ => CancelRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), tenure, grace_ms }.write(folder),
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::clock;
 use super::folder::{JobFolder, MOST_SENTINEL_BYTES, Problem, SENTINEL};
+use super::root::Root;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// No PID here, on purpose.
@@ -61,6 +62,19 @@ pub fn read(folder: &JobFolder) -> Result<Sentinel, Problem> {
     }
     clock::parse(&sentinel.last_heartbeat).ok_or_else(|| malformed("lastHeartbeat is not a time"))?;
     Ok(sentinel)
+}
+
+/// The sentinels of many jobs, in the order asked for. One that cannot be read hides no other.
+pub fn sentinels<I: AsRef<str>>(
+    root: &Path,
+    ids: impl IntoIterator<Item = I>,
+) -> Vec<(String, Result<Sentinel, Problem>)> {
+    let opened = Root::open(root);
+    let one = |id: &str| match &opened {
+        Ok(root) => read(&root.job(id)?),
+        Err(error) => Err(Problem::Unreadable(root.display().to_string(), error.kind().into())),
+    };
+    ids.into_iter().map(|id| (id.as_ref().to_owned(), one(id.as_ref()))).collect()
 }
 
 impl Sentinel {

@@ -1,7 +1,7 @@
 //! What a shim is to do: written once per attempt by the server, before it starts the shim.
 
 use super::clock;
-use super::folder::{JobFolder, MOST_RECORD_BYTES, Problem, SPEC};
+use super::folder::{self, JobFolder, MOST_RECORD_BYTES, Problem, SPEC};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -17,6 +17,9 @@ pub struct Spec {
     pub epoch: u64,
     /// 128 random bits in hexadecimal: see [`new_nonce`].
     pub nonce: String,
+    /// Its owner's. It rises with every replica that takes the attempt over; the nonce stays.
+    #[serde(default)]
+    pub tenure: u32,
     /// The boot in which this attempt may start.
     pub boot_id: String,
     /// Program and arguments; never a shell line. A bare name is looked up in the `PATH` of `env`.
@@ -25,12 +28,21 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Absolute; without one, the workspace.
     pub cwd: Option<PathBuf>,
+    /// The file that the command gets as its stdin: what [`JobFolder::write_input`] named. Without one, nothing.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// Where its stdout begins in the log, which earlier attempts wrote to as well.
+    #[serde(default)]
+    pub stdout_from: u64,
     pub session_id: Option<String>,
     pub agent_engine: Option<String>,
     pub interval_ms: u64,
     pub stop_grace_ms: u64,
     /// So long the command may run, on boot time.
     pub deadline_ms: Option<u64>,
+    /// So long, on boot time, it may run without a request of its owner. Without one, for ever.
+    #[serde(default)]
+    pub isolated_after_ms: Option<u64>,
     /// Both files of one stream together.
     pub log_limit_bytes: u64,
     /// So long an ended job's shim waits to be acknowledged. The record outlives it.
@@ -68,15 +80,19 @@ impl Spec {
             job_id: job_id.to_owned(),
             epoch,
             nonce: new_nonce()?,
+            tenure: 0,
             boot_id: clock::boot_id()?,
             command,
             env: BTreeMap::new(),
             cwd: None,
+            stdin: None,
+            stdout_from: 0,
             session_id: None,
             agent_engine: None,
             interval_ms: 30_000,
             stop_grace_ms: 10_000,
             deadline_ms: None,
+            isolated_after_ms: None,
             log_limit_bytes: 1 << 30,
             linger_ms: 600_000,
             containment: Containment::Auto,
@@ -122,6 +138,8 @@ impl Spec {
             Err("its command or environment cannot be handed to a process")
         } else if self.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
             Err("its working folder is not absolute")
+        } else if self.stdin.as_deref().is_some_and(|name| !folder::is_input(name)) {
+            Err("its stdin is not an input of the job's folder")
         } else if self.interval_ms == 0 {
             Err("its interval is zero")
         } else if self.log_limit_bytes < LEAST_LOG_BYTES {
@@ -186,6 +204,8 @@ mod tests {
         refused(|spec| spec.command.clear());
         refused(|spec| spec.command = vec!["a\0b".into()]);
         refused(|spec| spec.cwd = Some("relative".into()));
+        refused(|spec| spec.stdin = Some("spec.json".into()));
+        refused(|spec| spec.stdin = Some("input/../spec.json".into()));
         refused(|spec| spec.nonce = "guess".into());
         refused(|spec| spec.job_id = "k".into());
         refused(|spec| spec.interval_ms = 0);

@@ -101,7 +101,7 @@ fn a_hung_shim_is_told_from_a_living_one_and_can_be_ended() {
         let job = family(containment);
         job.signal_shim(Signal::STOP);
         let within = std::time::Duration::from_millis(300);
-        let finding = everbeat_supervisor::job::examine_within(&job.folder, &job.identity(), within);
+        let finding = everbeat_supervisor::job::examine_within(&job.folder, &job.identity(), 0, within);
         assert!(matches!(finding, Finding::Hung), "{finding:?}");
         assert!(matches!(job.fence(), Fenced::StillHeld));
         everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();

@@ -19,7 +19,7 @@ fn a_deadline_stops_the_job_and_says_so() {
 #[test]
 fn a_cancel_left_in_the_folder_is_obeyed_before_and_after_the_start() {
     let job = Job::shell("echo ran > ran");
-    CancelRecord::leave(&job.folder, &job.identity(), 1000).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 0, 1000).unwrap();
     let job = job.start();
     let record = job.exited();
     assert!(record.start_error.is_some() && record.stopped == Some(Stopped::Cancelled), "{record:?}");
@@ -28,11 +28,11 @@ fn a_cancel_left_in_the_folder_is_obeyed_before_and_after_the_start() {
     let job = Job::new(&["sleep", "1000"]).start();
     job.hello();
     let other = Identity { epoch: 9, ..job.identity() };
-    CancelRecord::leave(&job.folder, &other, 0).unwrap();
+    CancelRecord::leave(&job.folder, &other, 0, 0).unwrap();
     let seq = job.hello().seq;
     eventually("two more beats", || (job.hello().seq >= seq + 2).then_some(()));
     assert_eq!(job.hello().state, State::Running, "another attempt's cancel means nothing");
-    CancelRecord::leave(&job.folder, &job.identity(), 1000).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 0, 1000).unwrap();
     assert_eq!(job.exited().stopped, Some(Stopped::Cancelled));
 }
 
@@ -61,16 +61,16 @@ fn only_the_attempt_that_is_meant_obeys() {
         Identity { nonce: job.identity().beat_token(), ..job.identity() },
     ];
     for identity in wrong {
-        let mut client = Client::connect(&job.folder, &identity, LONG).unwrap();
+        let mut client = Client::connect(&job.folder, &identity, 0, LONG).unwrap();
         for refused in [client.hello(), client.stop(None), client.signal("KILL"), client.ack()] {
             assert!(matches!(refused, Err(Error::Refused(Refusal::Fenced, _))), "{refused:?}");
         }
         assert!(matches!(
-            Client::connect(&job.folder, &identity, LONG).unwrap().subscribe(),
+            Client::connect(&job.folder, &identity, 0, LONG).unwrap().subscribe(),
             Err(Error::Refused(Refusal::Fenced, _))
         ));
     }
-    let finding = everbeat_supervisor::job::examine(&job.folder, &Identity { epoch: 2, ..job.identity() });
+    let finding = everbeat_supervisor::job::examine(&job.folder, &Identity { epoch: 2, ..job.identity() }, 0);
     assert!(matches!(finding, Finding::Unknown(_)), "{finding:?}");
     assert_eq!(job.hello().state, State::Running);
 }
@@ -84,7 +84,7 @@ fn progress_comes_by_descriptor_and_by_beat() {
     .start();
     eventually("progress", || (job.hello().progress == Some(json!({"done": 3, "total": 9}))).then_some(()));
     let token = Identity { nonce: job.identity().beat_token(), ..job.identity() };
-    let mut beater = Client::connect(&job.folder, &token, LONG).unwrap();
+    let mut beater = Client::connect(&job.folder, &token, 0, LONG).unwrap();
     let hello = beater.beat(Some(Status::Waiting), Some(json!({"note": "for a person"}))).unwrap();
     assert_eq!((hello.status, hello.progress), (Status::Waiting, Some(json!({"note": "for a person"}))));
     eventually("a sentinel", || {

@@ -58,9 +58,16 @@ fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice()
 fn a_shim_killed_at_any_moment_ends_in_one_verdict_too() {
     let mut verdicts = std::collections::BTreeMap::new();
     for n in 0..40 {
-        let job = Job::shell(COMMAND).start();
-        pause(std::time::Duration::from_micros(n * 1500));
-        everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();
+        let job = Job::shell(COMMAND);
+        let kill = || everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();
+        std::thread::scope(|scope| {
+            // An error if the first process was hit.
+            scope.spawn(|| job.spawn());
+            pause(std::time::Duration::from_micros(n * 1500));
+            kill();
+        });
+        // It may have come only after the first blow.
+        kill();
         let verdict = match job.judge() {
             Fenced::Lost => "lost",
             Fenced::NeverStarted => "never started",

@@ -49,7 +49,7 @@ fn a_thousand_folders_are_examined_in_a_moment() {
     all.extend(living.iter().map(|job| (JobFolder::open_path(job.folder.path()).unwrap(), job.spec.clone())));
     let began = now();
     let live =
-        all.iter().filter(|(folder, spec)| matches!(examine(folder, &spec.identity()), Finding::Live(_))).count();
+        all.iter().filter(|(folder, spec)| matches!(examine(folder, &spec.identity(), 0), Finding::Live(_))).count();
     let took = began.elapsed();
     let began = now();
     living.iter().for_each(|job| assert!(matches!(job.examine(), Finding::Live(_))));

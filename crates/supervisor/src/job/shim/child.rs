@@ -1,6 +1,7 @@
 //! Starting the command.
 #![allow(unsafe_code)] // pre_exec, once.
 
+use super::failure::Failure;
 use super::signals;
 use crate::job::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
 use crate::job::folder::{JobFolder, SOCKET};
@@ -31,16 +32,31 @@ pub(super) struct Pipes {
 }
 
 /// `low` is a descriptor to put the job's end of the progress pipe in: a shell can name only one digit.
-pub(super) fn start(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd) -> io::Result<(Child, Pipes)> {
+pub(super) fn start(
+    spec: &Spec,
+    folder: &JobFolder,
+    door: Option<&File>,
+    low: OwnedFd,
+) -> Result<(Child, Pipes), Failure> {
+    let cwd = spec.cwd.clone().unwrap_or_else(|| folder.workspace());
+    // The shim itself goes there for a moment: a command that cannot does not say what it was that failed.
+    std::env::set_current_dir(&cwd).map_err(|error| Failure::folder(&cwd, &error))?;
+    let started = start_here(spec, folder, door, low);
+    let _always_there = std::env::set_current_dir("/");
+    started
+}
+
+fn start_here(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd) -> Result<(Child, Pipes), Failure> {
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = pipe()?;
     let (progress, high) = pipe()?;
     let mut progress_end = low;
     rustix::io::dup3(&high, &mut progress_end, DupFlags::CLOEXEC)?;
     drop(high);
+    // A byte in it says that everything was ready, and only the program itself could still fail.
+    let (was_ready, ready) = pipe()?;
     let mut command = Command::new(&spec.command[0]);
-    command.args(&spec.command[1..]).stdin(Stdio::null()).stdout(stdout_end).stderr(stderr_end);
-    command.current_dir(spec.cwd.clone().unwrap_or_else(|| folder.workspace()));
+    command.args(&spec.command[1..]).stdin(stdin(spec, folder)?).stdout(stdout_end).stderr(stderr_end);
     command.env_clear().envs(&spec.env).envs(own_variables(spec, folder, &progress_end));
     // A group of its own: a signal to it does not reach the shim.
     command.process_group(0);
@@ -59,16 +75,31 @@ pub(super) fn start(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: O
             if let Some(door) = &door {
                 rustix::io::write(door, b"0")?;
             }
-            Ok(rustix::io::fcntl_setfd(&progress_end, FdFlags::empty())?)
+            rustix::io::fcntl_setfd(&progress_end, FdFlags::empty())?;
+            Ok(rustix::io::write(&ready, b"!").map(drop)?)
         });
     }
-    let child = command.spawn()?;
+    let child = command.spawn().map_err(|error| {
+        drop(command);
+        match rustix::io::read(&was_ready, &mut [0_u8; 1]) {
+            Ok(1) => Failure::program(&spec.command[0], spec.env.get("PATH").map(String::as_str), &error),
+            _ => Failure::from(error),
+        }
+    })?;
     let pid = Pid::from_raw(child.id() as i32).ok_or(Errno::SRCH)?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     for pipe in [&stdout, &stderr, &progress] {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
     Ok((Child { pid, pidfd }, Pipes { stdout, stderr, progress }))
+}
+
+fn stdin(spec: &Spec, folder: &JobFolder) -> Result<Stdio, Failure> {
+    let Some(name) = &spec.stdin else { return Ok(Stdio::null()) };
+    let (file, _) = folder.open_file(name).map_err(|problem| Failure::input(&problem))?;
+    // Opened without waiting; to be read like any other.
+    rustix::io::ioctl_fionbio(&file, false)?;
+    Ok(file.into())
 }
 
 fn own_variables(spec: &Spec, folder: &JobFolder, progress: &OwnedFd) -> [(&'static str, std::ffi::OsString); 7] {

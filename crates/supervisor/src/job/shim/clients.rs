@@ -23,7 +23,8 @@ struct Client {
     socket: OwnedFd,
     received: Vec<u8>,
     unsent: Vec<u8>,
-    subscribed: bool,
+    /// The tenure of the owner that listens.
+    subscribed: Option<u32>,
 }
 
 /// A server, a person or two at the command line, and the job's own beats.
@@ -69,12 +70,14 @@ impl Clients {
             }
             if self.connected.len() >= MOST_CLIENTS {
                 // The oldest that does not listen goes, so that hoarders cannot lock the server out.
-                let Some(oldest) = self.connected.iter().position(|client| !client.subscribed) else { continue };
+                let Some(oldest) = self.connected.iter().position(|client| client.subscribed.is_none()) else {
+                    continue;
+                };
                 self.connected.remove(oldest);
             }
             self.next_id += 1;
             let (received, unsent) = (Vec::new(), Vec::new());
-            self.connected.push(Client { id: self.next_id, socket, received, unsent, subscribed: false });
+            self.connected.push(Client { id: self.next_id, socket, received, unsent, subscribed: None });
         }
     }
 
@@ -90,13 +93,18 @@ impl Clients {
     }
 
     /// Whether there is room for one more subscriber; then this one is.
-    pub(super) fn subscribe(&mut self, id: u64) -> bool {
-        let room = self.connected.iter().filter(|client| client.subscribed).count() < MOST_SUBSCRIBERS;
+    pub(super) fn subscribe(&mut self, id: u64, tenure: u32) -> bool {
+        let room = self.connected.iter().filter(|client| client.subscribed.is_some()).count() < MOST_SUBSCRIBERS;
         let client = self.connected.iter_mut().find(|client| client.id == id);
         client.is_some_and(|client| {
-            client.subscribed |= room;
-            client.subscribed
+            client.subscribed = client.subscribed.or(room.then_some(tenure));
+            client.subscribed.is_some()
         })
+    }
+
+    /// Owners before this tenure hear no more.
+    pub(super) fn drop_subscribers_before(&mut self, tenure: u32) {
+        self.connected.retain(|client| client.subscribed.is_none_or(|theirs| theirs >= tenure));
     }
 
     pub(super) fn answer(&mut self, id: u64, message: &impl Serialize) {
@@ -104,7 +112,7 @@ impl Clients {
     }
 
     pub(super) fn announce(&mut self, message: &impl Serialize) {
-        self.send(message, |client| client.subscribed);
+        self.send(message, |client| client.subscribed.is_some());
     }
 
     fn send(&mut self, message: &impl Serialize, to: impl Fn(&Client) -> bool) {

@@ -2,29 +2,68 @@
 //! own, starts the shim and ends. Two plain spawns, and no fork of a program with threads.
 #![allow(unsafe_code)] // close_range(2), once.
 
+use super::kill_points;
+use crate::job::clock;
 use crate::job::folder::JobFolder;
 use crate::job::processes::SHIM_TAG;
 use crate::job::spec::Spec;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub(super) const DETACH: &str = "--detach";
 
-/// Starts the shim of the job whose spec stands in `folder`: `exe args… --detach FOLDER`. When it returns,
-/// the shim runs, or has failed already; [`crate::job::examine`] tells.
+/// A start is a few writes to the disk. After that, whoever waits may as well look.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Starts the shim of the job whose spec stands in `folder`: `exe args… --detach FOLDER`. When it returns, the
+/// command runs, or the shim has recorded why not, or is dead: [`crate::job::examine`] tells which. It waits for
+/// the disk, so it is not for a thread that others need.
 pub fn spawn<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>, folder: &JobFolder) -> io::Result<()> {
     let spec = Spec::read(folder).map_err(|problem| io::Error::other(problem.to_string()))?;
     let mut command = Command::new(exe);
     // The server's environment may hold secrets, and the shim lives long.
     command.env_clear().env(SHIM_TAG, spec.identity().shim_tag());
+    command.envs(kill_points::inherited());
     command.args(args).arg(DETACH).arg(folder.path()).current_dir("/");
-    let status = quiet(&mut command).spawn()?.wait()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(format!("{} could not start a shim: {status}", exe.display()))),
+    // The shim inherits this pipe from the first process and closes it when it has started its command.
+    let mut first = quiet(&mut command).stdout(Stdio::piped()).spawn()?;
+    let held_by_shim = first.stdout.take();
+    let status = first.wait()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("{} could not start a shim: {status}", exe.display())));
+    }
+    match held_by_shim {
+        Some(pipe) => await_end(pipe),
+        None => Ok(()),
+    }
+}
+
+/// Until nobody holds the other end.
+fn await_end(pipe: impl AsFd) -> io::Result<()> {
+    let until = clock::boot_ms() + STARTED_WITHIN.as_millis() as u64;
+    loop {
+        let left = until.saturating_sub(clock::boot_ms());
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&clock::timespec(left))) {
+            Ok(0) => return Ok(()),
+            Ok(_) if rustix::io::read(&pipe, &mut [0_u8; 64])? == 0 => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// In the shim: who waits in [`spawn`] need not wait any more.
+pub(super) fn tell_started() {
+    if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+        let _then_the_wait_is_longer = rustix::stdio::dup2_stdout(nowhere);
     }
 }
 
@@ -36,7 +75,7 @@ pub(super) fn detach() -> io::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(arguments.next().unwrap_or_default()).args(arguments.filter(|argument| argument != DETACH));
     // Not awaited on purpose: when this process ends, the shim is adopted.
-    quiet(&mut command).spawn()?;
+    quiet(&mut command).stdout(Stdio::inherit()).spawn()?;
     Ok(())
 }
 

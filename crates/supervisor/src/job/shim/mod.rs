@@ -3,6 +3,7 @@
 mod child;
 mod clients;
 mod detach;
+mod failure;
 mod kill_points;
 mod output;
 mod progress;

@@ -7,6 +7,8 @@ mod orders;
 
 use super::child::{Child, Pipes};
 use super::clients::Clients;
+use super::detach::tell_started;
+use super::failure::Failure;
 use super::output::Output;
 use super::progress::Progress;
 use super::signals::Signals;
@@ -46,11 +48,15 @@ pub(super) struct Shim {
     reported: Reported,
     beats: Beats,
     deadline_at: Option<u64>,
+    /// The highest that an owner has spoken with.
+    tenure: u32,
+    /// When the command stops if no owner speaks before.
+    isolated_at: Option<u64>,
 }
 
 pub(super) enum Command {
     Started { child: Child, pipes: Pipes },
-    NotStarted { why: String, stopped: Option<Stopped> },
+    NotStarted { failure: Failure, stopped: Option<Stopped> },
 }
 
 #[derive(Debug)]
@@ -109,6 +115,8 @@ impl Shim {
         Ok(Shim {
             timer: rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?,
             deadline_at: spec.deadline_ms.map(|ms| clock::boot_ms().saturating_add(ms)),
+            isolated_at: spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms)),
+            tenure: spec.tenure,
             started_at: clock::now_text(),
             buffer: vec![0; BUFFER_BYTES],
             phase: Phase::Clearing { look_at: 0 },
@@ -140,14 +148,18 @@ impl Shim {
                 self.phase = Phase::Running(child);
                 self.beat();
             }
-            Command::NotStarted { why, stopped } => {
+            Command::NotStarted { failure, stopped } => {
                 self.stopped = stopped;
-                self.record(None, None, Some(why));
+                self.record(None, None, Some(failure));
             }
         }
+        tell_started();
         while !self.is_done() {
             self.arm();
-            for ready in self.wait() {
+            let ready = self.wait();
+            // Before anything is read: a request that lay here while this process was frozen vouches too late.
+            self.stop_if_isolated();
+            for ready in ready {
                 self.handle(ready);
             }
             self.keep_time();
@@ -245,10 +257,11 @@ impl Shim {
             Phase::Exited { until } if self.recorded => Some(until),
             Phase::Exited { .. } => None,
         };
+        let isolated_at = self.isolated_at.filter(|_| self.is_beating());
         let beat_at = (self.is_beating() || !self.recorded).then_some(self.beats.next_at);
         let announce_at = (self.reported.seq != self.reported.announced_seq)
             .then_some(self.reported.announced_at + ANNOUNCE_EVERY_MS);
-        let next = [phase_at, beat_at, announce_at].into_iter().flatten().min();
+        let next = [phase_at, isolated_at, beat_at, announce_at].into_iter().flatten().min();
         // Zero would disarm it.
         let it_value = clock::timespec(next.unwrap_or(u64::MAX / 2_000_000).max(1));
         let time = Itimerspec { it_interval: clock::timespec(0), it_value };

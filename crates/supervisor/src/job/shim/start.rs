@@ -3,6 +3,7 @@
 use super::child;
 use super::clients::Clients;
 use super::detach::close_inherited;
+use super::failure::Failure;
 use super::kill_points::kill_point;
 use super::output::Output;
 use super::run::{Command, Shim};
@@ -75,11 +76,8 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
 fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     let (folder, spec) = (&shim.folder, &shim.spec);
     let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(unclear)?;
-    if cancel.is_some() {
-        return Ok(Command::NotStarted {
-            why: "cancelled before it started".into(),
-            stopped: Some(Stopped::Cancelled),
-        });
+    if cancel.is_some_and(|cancel| cancel.tenure >= spec.tenure) {
+        return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(Stopped::Cancelled) });
     }
     let door = shim.cgroup.as_ref().map(Cgroup::door).transpose()?;
     let started = Started {
@@ -92,7 +90,7 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     kill_point("before-exec");
     let command = match child::start(spec, folder, door.as_ref(), low) {
         Ok((child, pipes)) => Command::Started { child, pipes },
-        Err(error) => Command::NotStarted { why: error.to_string(), stopped: None },
+        Err(failure) => Command::NotStarted { failure, stopped: None },
     };
     kill_point("after-spawn");
     child::protect_self();

@@ -44,7 +44,10 @@ impl Shim {
         }
         self.clients.announce(&Event::Beat(Box::new(self.hello())));
         let cancel: Result<Option<CancelRecord>, _> = Record::read(&self.folder, &self.spec.identity());
-        if let Ok(Some(cancel)) = cancel {
+        if let Ok(Some(cancel)) = cancel
+            && cancel.tenure >= self.tenure
+        {
+            self.fence_before(cancel.tenure);
             self.stop(Stopped::Cancelled, cancel.grace_ms);
         }
     }

@@ -6,6 +6,7 @@ use crate::job::clock;
 use crate::job::processes;
 use crate::job::protocol::Event;
 use crate::job::records::{ExitRecord, Record, Stopped};
+use crate::job::shim::failure::Failure;
 use crate::job::shim::kill_points::kill_point;
 use crate::job::spec::SCHEMA;
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions};
@@ -33,6 +34,14 @@ impl Shim {
         }
     }
 
+    /// No owner has spoken for too long: somebody else may be about to do this work.
+    pub(super) fn stop_if_isolated(&mut self) {
+        if self.isolated_at.is_some_and(|at| clock::boot_ms() >= at) {
+            self.isolated_at = None;
+            self.stop(Stopped::Isolated, self.spec.stop_grace_ms);
+        }
+    }
+
     /// The command has ended: its status is looked at, recorded, and only then taken from the kernel.
     pub(super) fn take_exit(&mut self) {
         let (Phase::Running(child) | Phase::Stopping { child, .. }) = &self.phase else { return };
@@ -43,7 +52,7 @@ impl Shim {
         self.record(status.exit_status(), status.terminating_signal(), None);
     }
 
-    pub(super) fn record(&mut self, exit_code: Option<i32>, exit_signal: Option<i32>, start_error: Option<String>) {
+    pub(super) fn record(&mut self, exit_code: Option<i32>, exit_signal: Option<i32>, failure: Option<Failure>) {
         let record = ExitRecord {
             schema: SCHEMA,
             job_id: self.spec.job_id.clone(),
@@ -52,7 +61,9 @@ impl Shim {
             boot_id: self.spec.boot_id.clone(),
             exit_code,
             exit_signal,
-            start_error,
+            start_errno: failure.as_ref().and_then(|failure| failure.errno),
+            start_failed: failure.as_ref().and_then(|failure| failure.part),
+            start_error: failure.map(|failure| failure.why),
             timed_out: self.stopped == Some(Stopped::Deadline),
             stopped: self.stopped,
             started_at: self.started_at.clone(),

@@ -10,26 +10,46 @@ use serde_json::Value;
 
 impl Shim {
     pub(super) fn obey(&mut self, client: u64, line: &[u8]) {
-        let refused = |error, detail: &str| Reply::Refused { error, detail: Some(detail.to_owned()) };
-        let reply = match serde_json::from_slice::<Request>(line) {
-            Err(error) => refused(Refusal::Malformed, &error.to_string()),
-            Ok(request) if !self.may(&request) => refused(Refusal::Fenced, "this is not the attempt you mean"),
-            Ok(request) => match self.perform(client, request.order) {
-                Ok(()) => Reply::Hello(Box::new(self.hello())),
-                Err((error, detail)) => refused(error, detail),
-            },
+        let done = match serde_json::from_slice::<Request>(line) {
+            Err(error) => Err(refused(Refusal::Malformed, error.to_string())),
+            Ok(request) => self.admit(&request).and_then(|()| {
+                self.perform(client, request).map_err(|(error, detail)| refused(error, detail.to_owned()))
+            }),
         };
+        let reply = done.map_or_else(|refusal| refusal, |()| Reply::Hello(Box::new(self.hello())));
         self.clients.answer(client, &reply);
     }
 
-    fn may(&self, request: &Request) -> bool {
+    /// An owner may ask anything, until a later one has; the job itself may beat.
+    fn admit(&mut self, request: &Request) -> Result<(), Reply> {
         let identity = self.spec.identity();
         let beats = matches!(request.order, Order::Beat { .. }) && request.nonce == identity.beat_token();
-        request.epoch == identity.epoch && (request.nonce == identity.nonce || beats)
+        if request.epoch != identity.epoch || (request.nonce != identity.nonce && !beats) {
+            return Err(refused(Refusal::Fenced, "this is not the attempt you mean".into()));
+        }
+        if beats {
+            return Ok(());
+        }
+        if request.tenure < self.tenure {
+            let detail = format!("your tenure {} is over: the owner of tenure {} has it", request.tenure, self.tenure);
+            let later_tenure = Some(self.tenure);
+            return Err(Reply::Refused { error: Refusal::Fenced, detail: Some(detail), later_tenure });
+        }
+        self.fence_before(request.tenure);
+        self.isolated_at = self.spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms));
+        Ok(())
     }
 
-    fn perform(&mut self, client: u64, order: Order) -> Result<(), (Refusal, &'static str)> {
-        match order {
+    /// From now on, earlier owners have no say and hear nothing.
+    pub(super) fn fence_before(&mut self, tenure: u32) {
+        if tenure > self.tenure {
+            self.tenure = tenure;
+            self.clients.drop_subscribers_before(tenure);
+        }
+    }
+
+    fn perform(&mut self, client: u64, request: Request) -> Result<(), (Refusal, &'static str)> {
+        match request.order {
             Order::Hello => {}
             Order::Stop { grace_ms } => {
                 self.stop(Stopped::Requested, grace_ms.unwrap_or(self.spec.stop_grace_ms));
@@ -50,7 +70,7 @@ impl Shim {
             }
             Order::Ack if self.exit.is_none() => return Err((Refusal::Untimely, "the command has not ended")),
             Order::Ack => self.acknowledged = true,
-            Order::Subscribe if self.clients.subscribe(client) => {}
+            Order::Subscribe if self.clients.subscribe(client, request.tenure) => {}
             Order::Subscribe => return Err((Refusal::Busy, "too many subscribers")),
         }
         Ok(())
@@ -68,6 +88,7 @@ impl Shim {
         Hello {
             job_id: self.spec.job_id.clone(),
             epoch: self.spec.epoch,
+            tenure: self.tenure,
             state: match self.phase {
                 Phase::Running(_) => State::Running,
                 Phase::Stopping { .. } => State::Stopping,
@@ -88,4 +109,8 @@ impl Shim {
             exit: self.exit.clone(),
         }
     }
+}
+
+fn refused(error: Refusal, detail: String) -> Reply {
+    Reply::Refused { error, detail: Some(detail), later_tenure: None }
 }

@@ -1,0 +1,90 @@
+//! Why a command could not be started, in words that name the part of the spec that is wrong.
+
+use crate::job::folder::Problem;
+use crate::job::records::StartPart;
+use rustix::io::Errno;
+use std::io;
+use std::path::Path;
+
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) why: String,
+    pub(super) errno: Option<i32>,
+    pub(super) part: Option<StartPart>,
+}
+
+/// Where the C library looks when the environment has no `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+impl Failure {
+    pub(super) fn cancelled() -> Failure {
+        Failure { why: "cancelled before it started".into(), errno: None, part: None }
+    }
+
+    pub(super) fn folder(path: &Path, error: &io::Error) -> Failure {
+        let why = format!("working folder {path:?}: {error}");
+        Failure { why, errno: error.raw_os_error(), part: Some(StartPart::Folder) }
+    }
+
+    pub(super) fn input(problem: &Problem) -> Failure {
+        let errno = match problem {
+            Problem::Missing(_) => Some(Errno::NOENT.raw_os_error()),
+            Problem::Unreadable(_, error) => error.raw_os_error(),
+            _ => None,
+        };
+        Failure { why: format!("its input: {problem}"), errno, part: Some(StartPart::Input) }
+    }
+
+    /// To be asked in the working folder: a program's name may be relative to it.
+    pub(super) fn program(name: &str, path: Option<&str>, error: &io::Error) -> Failure {
+        let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+        let absent = matches!(errno, Some(Errno::NOENT | Errno::NOTDIR));
+        let forbidden = errno == Some(Errno::ACCESS);
+        let is_bare = !name.contains('/');
+        let exists = match is_bare {
+            true => path.unwrap_or(DEFAULT_PATH).split(':').any(|folder| Path::new(folder).join(name).is_file()),
+            false => Path::new(name).exists(),
+        };
+        let part = Some(StartPart::Program);
+        // A folder of the PATH that may not be searched is told as a program that may not be run.
+        if is_bare && !exists && (absent || forbidden) {
+            let errno = Some(Errno::NOENT.raw_os_error());
+            return Failure { why: format!("program {name:?} was not found in PATH"), errno, part };
+        }
+        let why = match exists {
+            true if absent => format!("program {name:?} needs an interpreter that does not exist: {error}"),
+            _ if forbidden => format!("program {name:?} is not executable: {error}"),
+            _ => format!("program {name:?}: {error}"),
+        };
+        Failure { why, errno: error.raw_os_error(), part }
+    }
+}
+
+/// Not a matter of the spec: the machine has no process, pipe or descriptor to give.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure { why: format!("no process could be made: {error}"), errno: error.raw_os_error(), part: None }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(error: Errno) -> Failure {
+        io::Error::from(error).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_root_may_do_anyway_is_told_to_others() {
+        let forbidden = Errno::ACCESS.into();
+        let failure = Failure::folder(Path::new("/root/x"), &forbidden);
+        assert_eq!(failure.why, "working folder \"/root/x\": Permission denied (os error 13)");
+        assert_eq!((failure.errno, failure.part), (Some(13), Some(StartPart::Folder)));
+        // Somewhere in the PATH was a folder that may not be searched; the program was nowhere.
+        let failure = Failure::program("nosuch", Some("/root/bin:/bin"), &forbidden);
+        assert_eq!((failure.why.as_str(), failure.errno), ("program \"nosuch\" was not found in PATH", Some(2)));
+    }
+}

@@ -1,0 +1,522 @@
+//! The engine's port to the shims of this host. What waits for a disk or a shim waits on threads of its own.
+#![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
+
+use crate::job::client::{Error as ClientError, Next, Subscription};
+use crate::job::protocol::{Event, Hello, Refusal};
+use crate::job::{self, CancelRecord, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
+use async_trait::async_trait;
+use everbeat_engine::{
+    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
+    SentinelReading, Shims, Stream, Traces,
+};
+use everbeat_model::job::{Exit, Stopped};
+use everbeat_model::{Json, RunId, Token};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+mod archive;
+mod starts;
+
+/// The shims below one data folder: `jobs/` with a folder each, `archive/` with workspaces of jobs that were
+/// cleaned, and the log of starts.
+#[derive(Clone)]
+pub struct HostShims {
+    host: Arc<Host>,
+    runtime: Handle,
+    /// So many wait at a time: a thousand jobs do not take a thousand threads.
+    places: Arc<Semaphore>,
+}
+
+struct Host {
+    data_dir: PathBuf,
+    root: PathBuf,
+    /// The program that becomes a shim, and what it is told for that.
+    exe: PathBuf,
+    args: Vec<OsString>,
+    /// What every job gets of this process's environment.
+    env: BTreeMap<String, String>,
+}
+
+const PLACES: usize = 64;
+/// A shim answers at once, or it hangs.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// So long an ended shim may take to leave once it is acknowledged.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// So long an ended shim waits to be acknowledged; its record outlives it.
+const LINGER: Duration = Duration::from_secs(600);
+/// Of the server's environment a job gets what says where and who it is; secrets it must be given.
+const INHERITED: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"];
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl HostShims {
+    /// Must be called inside a Tokio runtime. `exe args… FOLDER` must become a shim: see [`job::shim::main`].
+    pub fn open(data_dir: &Path, exe: PathBuf, args: Vec<OsString>) -> io::Result<HostShims> {
+        let data_dir = std::path::absolute(data_dir)?;
+        let root = data_dir.join("jobs");
+        make_folder(&root)?;
+        let own =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let mut env: BTreeMap<String, String> =
+            own.filter(|(name, _)| INHERITED.contains(&name.as_str()) || name.starts_with("LC_")).collect();
+        env.entry("PATH".to_string()).or_insert_with(|| DEFAULT_PATH.to_string());
+        let host = Arc::new(Host { data_dir, root, exe, args, env });
+        Ok(HostShims { host, runtime: Handle::current(), places: Arc::new(Semaphore::new(PLACES)) })
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
+        let place = self.places.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let host = self.host.clone();
+        let done = self.runtime.spawn_blocking(move || {
+            let _until_done = place;
+            work(&host)
+        });
+        done.await.map_err(io::Error::other)
+    }
+}
+
+#[async_trait]
+impl Shims for HostShims {
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+        let (attempt, order) = (attempt.clone(), order.clone());
+        self.blocking(move |host| host.start(&attempt, &order)).await?
+    }
+
+    async fn examine(&self, attempt: &JobAttempt) -> Finding {
+        let attempt = attempt.clone();
+        let found = self.blocking(move |host| host.examine(&attempt)).await;
+        if matches!(found, Ok(Finding::Exited(_))) {
+            kill_point("exit-seen");
+        }
+        found.unwrap_or_else(|error| Finding::Unknown(error.to_string()))
+    }
+
+    async fn follow(&self, attempt: &JobAttempt) -> io::Result<Box<dyn Following>> {
+        let attempt = attempt.clone();
+        let subscribe = move |host: &Host| host.client(&attempt)?.subscribe();
+        let subscription = self.blocking(subscribe).await?.map_err(io::Error::other)?;
+        let _inside = self.runtime.enter();
+        Ok(Box::new(Followed { subscription: watched(subscription)? }))
+    }
+
+    async fn changed(&self, job: RunId) {
+        let watch = self.blocking(move |host| host.open(job).and_then(|folder| folder.watch())).await;
+        let watch = watch.and_then(|watch| {
+            let _inside = self.runtime.enter();
+            watched(watch?)
+        });
+        match watch {
+            Ok(watch) => _ = watch.readable().await,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
+        let attempt = attempt.clone();
+        self.blocking(move |host| host.stop(&attempt, grace)).await?
+    }
+
+    async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        let hello = move |host: &Host| host.client(&attempt)?.hello().map(|_| ());
+        self.blocking(hello).await?.map_err(io::Error::other)
+    }
+
+    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+        let attempt = attempt.clone();
+        self.blocking(move |host| host.fence(&attempt)).await?
+    }
+
+    async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        self.blocking(move |host| job::kill(&host.open(attempt.job)?, &identity(&attempt))).await?
+    }
+
+    async fn acknowledge(&self, attempt: &JobAttempt) {
+        kill_point("settled");
+        let attempt = attempt.clone();
+        let told = self.blocking(move |host| host.client(&attempt)?.ack()).await;
+        if let Ok(Err(error)) = told {
+            // It has left already, or will after a while.
+            tracing::debug!(%error, "a shim was not told that its end is stored");
+        }
+    }
+
+    async fn held(&self) -> io::Result<Vec<JobAttempt>> {
+        let found = self.blocking(|host| job::scan(&host.root)).await??;
+        let held = found.into_iter().filter_map(|found| match found.state {
+            FoundState::Held(Ok(identity)) => of_identity(&found.job_id, &identity),
+            FoundState::Held(Err(problem)) => {
+                tracing::warn!(job = found.job_id, %problem, "a live job's folder cannot be read");
+                None
+            }
+            FoundState::Free(_) | FoundState::Foreign(_) => None,
+        });
+        Ok(held.collect())
+    }
+
+    async fn sentinels(&self, jobs: Vec<RunId>) -> Vec<SentinelReading> {
+        let count = jobs.len();
+        let read = self.blocking(move |host| jobs.iter().map(|job| host.sentinel(*job)).collect::<Vec<_>>()).await;
+        read.unwrap_or_else(|error| {
+            let unread = || SentinelReading { problem: Some(error.to_string()), lock: "unknown", ..Default::default() };
+            std::iter::repeat_with(unread).take(count).collect()
+        })
+    }
+
+    async fn traces(&self, job: RunId) -> Traces {
+        let look = move |host: &Host| {
+            let health = job::health(&host.root, &job.to_string());
+            Traces {
+                folder: host.open(job).is_ok(),
+                sentinel: health.sentinel_exists,
+                workspace: health.workspace_exists,
+                session_data: health.session_data_exists,
+            }
+        };
+        self.blocking(look).await.unwrap_or_default()
+    }
+
+    async fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk> {
+        self.blocking(move |host| host.output(job, stream, from, limit)).await?
+    }
+
+    async fn folders(&self) -> io::Result<Vec<RunId>> {
+        let found = self.blocking(|host| job::scan(&host.root)).await??;
+        let jobs = found.into_iter().filter(|found| !matches!(found.state, FoundState::Foreign(_)));
+        Ok(jobs.filter_map(|found| found.job_id.parse().ok()).collect())
+    }
+
+    async fn remove(&self, job: RunId, archive: bool, dry_run: bool) -> io::Result<Removed> {
+        self.blocking(move |host| host.remove(job, archive, dry_run)).await?
+    }
+
+    async fn forget_archives(&self, keep: Duration) -> io::Result<usize> {
+        self.blocking(move |host| host.forget_archives(keep)).await?
+    }
+
+    fn root(&self) -> String {
+        self.host.root.display().to_string()
+    }
+
+    fn workspace(&self, job: RunId) -> String {
+        self.host.root.join(job.to_string()).join("workspace").display().to_string()
+    }
+
+    async fn log_start(&self, entry: &Json) -> io::Result<()> {
+        let entry = entry.clone();
+        self.blocking(move |host| host.log_start(&entry)).await?
+    }
+
+    async fn starts(&self) -> io::Result<Vec<Json>> {
+        self.blocking(Host::starts).await?
+    }
+}
+
+impl Host {
+    fn open(&self, job: RunId) -> io::Result<JobFolder> {
+        JobFolder::open(&self.root, &job.to_string())
+    }
+
+    fn client(&self, attempt: &JobAttempt) -> Result<Client, ClientError> {
+        Client::connect(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, ANSWER_WITHIN)
+    }
+
+    fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+        kill_point("claimed");
+        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        self.end_earlier(&folder, attempt)?;
+        let mut spec = self.spec(attempt, order)?;
+        spec.stdout_from = job::logs::read_from(&folder, job::logs::Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
+        if let Some(input) = &order.input {
+            spec.stdin = Some(folder.write_input(input.as_str().as_bytes())?);
+        }
+        spec.write(&folder)?;
+        kill_point("spec-written");
+        job::shim::spawn(&self.exe, &self.args, &folder)?;
+        kill_point("spawned");
+        Ok(())
+    }
+
+    fn spec(&self, attempt: &JobAttempt, order: &Order) -> io::Result<Spec> {
+        let Identity { epoch, nonce } = identity(attempt);
+        let command = &order.command;
+        let mut env = self.env.clone();
+        env.extend(command.env.clone());
+        Ok(Spec {
+            nonce,
+            tenure: attempt.tenure,
+            env,
+            cwd: command.cwd.as_ref().map(PathBuf::from),
+            session_id: command.session_id.clone(),
+            agent_engine: command.agent_engine.clone(),
+            interval_ms: millis(order.heartbeat_interval),
+            stop_grace_ms: millis(order.stop_grace),
+            deadline_ms: order.deadline.map(millis),
+            isolated_after_ms: order.isolated_after.map(millis),
+            log_limit_bytes: order.log_limit,
+            linger_ms: millis(LINGER),
+            ..Spec::new(&attempt.job.to_string(), epoch, command.command.clone())?
+        })
+    }
+
+    /// Whatever an earlier attempt left must be over before this one's spec takes the place of its own. A
+    /// later one's, or this one's, forbids the start.
+    fn end_earlier(&self, folder: &JobFolder, attempt: &JobAttempt) -> io::Result<()> {
+        let mine = identity(attempt);
+        let spec = match Spec::read(folder) {
+            Ok(spec) => spec,
+            Err(Problem::Missing(_)) => return Ok(()),
+            Err(problem) => return Err(unclear(problem)),
+        };
+        let earlier = spec.identity();
+        if earlier == mine || earlier.epoch > mine.epoch {
+            return Err(io::Error::other("its place is taken by the same or a later attempt"));
+        }
+        let Some(left) = of_identity(folder.job_id(), &earlier) else {
+            return Err(io::Error::other("what an earlier attempt left cannot be understood"));
+        };
+        self.end(folder, &left, Duration::from_millis(spec.stop_grace_ms))
+    }
+
+    /// Ends an attempt that no lease stands for, and waits until its shim has let go.
+    fn end(&self, folder: &JobFolder, left: &JobAttempt, grace: Duration) -> io::Result<()> {
+        let identity = identity(left);
+        let looks = (grace + LEAVE_WITHIN).as_millis() as u64 / END_LOOK.as_millis() as u64;
+        for look in 0..=looks {
+            match job::examine(folder, &identity, LAST_WORD) {
+                job::Finding::Live(_) => drop(self.stop(left, grace)),
+                job::Finding::Hung => break,
+                job::Finding::Exited(_) if look < looks => {
+                    drop(self.client(left).and_then(|mut client| client.ack()));
+                    if job::lock_and_exit(folder).0 != job::Lock::Held {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+            job::pause(millis(END_LOOK));
+        }
+        if job::lock_and_exit(folder).0 == job::Lock::Held {
+            job::kill(folder, &identity)?;
+        }
+        match job::fence(folder, &identity)? {
+            job::Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
+            _ => Ok(()),
+        }
+    }
+
+    fn examine(&self, attempt: &JobAttempt) -> Finding {
+        let folder = match self.open(attempt.job) {
+            Ok(folder) => folder,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Finding::NotStarted,
+            Err(error) => return Finding::Unknown(error.to_string()),
+        };
+        let mine = identity(attempt);
+        match Spec::read(&folder) {
+            // What an attempt is to do is written before anything starts it.
+            Err(Problem::Missing(_)) => return Finding::NotStarted,
+            Ok(spec) if spec.epoch > mine.epoch => return Finding::Fenced,
+            Ok(spec) if spec.identity() != mine => return Finding::NotStarted,
+            Ok(_) | Err(_) => {}
+        }
+        match job::examine(&folder, &mine, attempt.tenure) {
+            job::Finding::Live(hello) => Finding::Live(beat(&hello)),
+            job::Finding::Hung => Finding::Hung,
+            job::Finding::Fenced => Finding::Fenced,
+            job::Finding::Exited(record) => Finding::Exited(exit(&record)),
+            job::Finding::Starting => Finding::NotStarted,
+            job::Finding::Gone => Finding::Gone,
+            job::Finding::Rebooted => Finding::Rebooted,
+            job::Finding::Unknown(why) => Finding::Unknown(why),
+        }
+    }
+
+    fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
+        match self.client(attempt).and_then(|mut client| client.stop(Some(grace))) {
+            // Over already: its end says so.
+            Ok(_) | Err(ClientError::Refused(Refusal::Untimely, _)) => Ok(()),
+            Err(error @ ClientError::Refused(..)) => Err(io::Error::other(error)),
+            Err(_) => CancelRecord::leave(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, millis(grace)),
+        }
+    }
+
+    fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+        // Also where there is nothing yet: whoever was about to start it must find that it may not.
+        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        let mine = identity(attempt);
+        if let Ok(spec) = Spec::read(&folder)
+            && spec.identity() != mine
+            && spec.epoch <= mine.epoch
+            && let Some(left) = of_identity(folder.job_id(), &spec.identity())
+        {
+            self.end(&folder, &left, Duration::from_millis(spec.stop_grace_ms))?;
+        }
+        Ok(match job::fence(&folder, &mine)? {
+            job::Fenced::Lost => Fenced::Lost,
+            job::Fenced::NeverStarted => Fenced::NeverStarted,
+            job::Fenced::Exited(record) => Fenced::Exited(exit(&record)),
+            job::Fenced::StillHeld => Fenced::StillHeld,
+        })
+    }
+
+    fn sentinel(&self, job: RunId) -> SentinelReading {
+        let id = job.to_string();
+        let path = self.root.join(&id).join(".sentinel.json").display().to_string();
+        let folder = match self.open(job) {
+            Ok(folder) => folder,
+            Err(error) => {
+                let lock = if error.kind() == io::ErrorKind::NotFound { "absent" } else { "unknown" };
+                return SentinelReading { path, lock, problem: Some(error.to_string()), ..SentinelReading::default() };
+            }
+        };
+        let (lock, exit_record) = job::lock_and_exit(&folder);
+        let mut reading = SentinelReading { path, lock: lock.as_str(), exit_record, ..SentinelReading::default() };
+        match job::sentinel::read(&folder) {
+            Ok(sentinel) => {
+                reading.age = sentinel.age();
+                reading.last_heartbeat = Some(sentinel.last_heartbeat);
+                reading.status =
+                    serde_json::to_value(sentinel.status).ok().and_then(|word| Some(word.as_str()?.to_string()));
+                reading.seq = Some(sentinel.seq);
+                reading.attempt = u32::try_from(sentinel.epoch).ok();
+                reading.write_error = sentinel.last_write_error;
+            }
+            Err(problem) => reading.problem = Some(problem.to_string()),
+        }
+        reading
+    }
+
+    fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk> {
+        let folder = self.open(job)?;
+        let stream = match stream {
+            Stream::Stdout => job::logs::Stream::Stdout,
+            Stream::Stderr => job::logs::Stream::Stderr,
+        };
+        let chunk = match from {
+            LogFrom::Offset(offset) => job::logs::read_from(&folder, stream, offset, limit),
+            LogFrom::Tail(lines) => job::logs::tail(&folder, stream, lines),
+            LogFrom::Attempt => {
+                Spec::read(&folder).and_then(|spec| job::logs::read_from(&folder, stream, spec.stdout_from, limit))
+            }
+        };
+        let chunk = chunk.map_err(unclear)?;
+        Ok(LogChunk { offset: chunk.offset, bytes: chunk.bytes, end: chunk.end })
+    }
+}
+
+const END_LOOK: Duration = Duration::from_millis(20);
+
+/// The events of one shim, as they come.
+struct Followed {
+    subscription: AsyncFd<Subscription>,
+}
+
+#[async_trait]
+impl Following for Followed {
+    async fn next(&mut self) -> JobEvent {
+        loop {
+            match self.subscription.get_mut().next(Duration::ZERO) {
+                Ok(Next::Event(Event::Beat(hello) | Event::Progress(hello))) => return JobEvent::Beat(beat(&hello)),
+                // What it left behind is still being cleared.
+                Ok(Next::Event(Event::Exit(_))) => {}
+                Ok(Next::Event(Event::Exited(_)) | Next::Gone) | Err(_) => return JobEvent::Over,
+                Ok(Next::Quiet) => match self.subscription.readable().await {
+                    // Nothing was there to read a moment ago: whatever comes now makes it ready anew.
+                    Ok(mut ready) => ready.clear_ready(),
+                    Err(_) => return JobEvent::Over,
+                },
+            }
+        }
+    }
+}
+
+/// Both own the one descriptor that they show, from beginning to end.
+trait OwnsDescriptor: AsRawFd {}
+impl OwnsDescriptor for Subscription {}
+impl OwnsDescriptor for FolderWatch {}
+
+/// To be called inside the runtime.
+fn watched<T: OwnsDescriptor>(owner: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: the descriptor is open, and stays the same one for as long as its owner, which goes into the
+    // answer, lives.
+    unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) }.map_err(|error| error.into_parts().1)
+}
+
+fn identity(attempt: &JobAttempt) -> Identity {
+    Identity { epoch: u64::from(attempt.attempt), nonce: attempt.token.0.simple().to_string() }
+}
+
+fn of_identity(job_id: &str, identity: &Identity) -> Option<JobAttempt> {
+    Some(JobAttempt {
+        job: job_id.parse().ok()?,
+        attempt: u32::try_from(identity.epoch).ok()?,
+        token: Token(Uuid::try_parse(&identity.nonce).ok()?),
+        tenure: LAST_WORD,
+    })
+}
+
+fn beat(hello: &Hello) -> JobBeat {
+    JobBeat {
+        seq: hello.seq,
+        progress: hello.progress.as_ref().map(Json::of),
+        progress_seq: hello.progress_seq,
+        write_error: hello.last_write_error.clone(),
+        write_failures: hello.write_failures,
+    }
+}
+
+fn exit(record: &ExitRecord) -> Exit {
+    let word =
+        |part: &job::StartPart| serde_json::to_value(part).ok().and_then(|word| Some(word.as_str()?.to_string()));
+    Exit {
+        exit_code: record.exit_code,
+        exit_signal: record.exit_signal,
+        start_error: record.start_error.clone(),
+        start_errno: record.start_errno,
+        start_failed: record.start_failed.as_ref().and_then(word),
+        stopped: record.stopped.map(|why| match why {
+            job::Stopped::Requested | job::Stopped::Cancelled => Stopped::Requested,
+            job::Stopped::Deadline => Stopped::Deadline,
+            job::Stopped::Isolated => Stopped::Isolated,
+            job::Stopped::ShimTerminated => Stopped::ShimTerminated,
+        }),
+        output_bytes: record.output_bytes,
+        dropped_bytes: record.dropped_bytes,
+    }
+}
+
+fn unclear(problem: Problem) -> io::Error {
+    let kind = match problem {
+        Problem::Missing(_) => io::ErrorKind::NotFound,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, problem.to_string())
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Places where a test makes the server die: `EVERBEAT_KILL_AT` names one.
+fn kill_point(place: &str) {
+    if cfg!(any(debug_assertions, feature = "kill-points"))
+        && std::env::var_os("EVERBEAT_KILL_AT").is_some_and(|at| *at == *place)
+    {
+        let _it_ends_here = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}

@@ -1,0 +1,69 @@
+use crate::harness::*;
+use everbeat_supervisor::job::client::Error;
+use everbeat_supervisor::job::{Client, ExitRecord, Identity, Stopped};
+use rustix::process::Signal;
+use std::time::Duration;
+
+fn isolated_after(ms: u64, command: &[&str]) -> Job {
+    Job::with(command, |spec| (spec.isolated_after_ms, spec.tenure) = (Some(ms), 1)).start()
+}
+
+#[test]
+fn a_job_whose_owner_is_silent_stops_itself() {
+    let job = isolated_after(300, &["sleep", "1000"]);
+    let record = job.recorded();
+    assert_eq!((record.stopped, record.exit_signal, record.timed_out), (Some(Stopped::Isolated), Some(15), false));
+}
+
+#[test]
+fn neither_the_job_nor_a_former_owner_nor_who_only_listens_can_vouch_for_it() {
+    let job = isolated_after(300, &["sleep", "1000"]);
+    let token = Identity { nonce: job.identity().beat_token(), ..job.identity() };
+    let mut beater = Client::connect(&job.folder, &token, 0, LONG).unwrap();
+    let mut former = job.client_of(0);
+    let _listens = job.client().subscribe().unwrap();
+    let record = eventually("a record", || {
+        beater.beat(None, None).unwrap();
+        assert!(matches!(former.hello(), Err(Error::Refused(..))));
+        ExitRecord::read(&job.folder, &job.identity()).unwrap()
+    });
+    assert_eq!(record.stopped, Some(Stopped::Isolated));
+}
+
+#[test]
+fn a_job_goes_on_for_as_long_as_its_owner_speaks() {
+    let job = isolated_after(1_500, &["sleep", "1000"]);
+    let first = job.hello().boot_ms;
+    let mut owner = job.client();
+    eventually("three times as long", || (owner.hello().unwrap().boot_ms >= first + 4_500).then_some(()));
+    assert!(ExitRecord::read(&job.folder, &job.identity()).unwrap().is_none());
+    // A later owner's word counts as well.
+    let last = job.client_of(2).hello().unwrap().boot_ms;
+    let record = job.recorded();
+    assert_eq!(record.stopped, Some(Stopped::Isolated));
+    assert!(record.boot_ms >= last + 1_500, "{} after {last}", record.boot_ms);
+}
+
+#[test]
+fn a_word_that_waited_while_the_shim_was_frozen_vouches_for_nothing() {
+    let job = isolated_after(1_000, &["sleep", "1000"]);
+    let mut owner = Client::connect(&job.folder, &job.identity(), 1, Duration::from_millis(10)).unwrap();
+    job.signal_shim(Signal::STOP);
+    assert!(matches!(owner.hello(), Err(Error::Silent)));
+    pause(Duration::from_millis(1_500));
+    job.signal_shim(Signal::CONT);
+    assert_eq!(job.recorded().stopped, Some(Stopped::Isolated));
+}
+
+#[test]
+fn a_long_grace_does_not_outlast_isolation() {
+    let stubborn = "trap '' TERM; echo up > up; while :; do sleep 0.02; done";
+    let job = Job::with(&["/bin/sh", "-c", stubborn], |spec| {
+        (spec.isolated_after_ms, spec.stop_grace_ms) = (Some(1_000), 100);
+    })
+    .start();
+    job.await_file("up");
+    job.client().stop(Some(Duration::from_secs(100_000))).unwrap();
+    let record = job.recorded();
+    assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Requested)));
+}

@@ -161,7 +161,7 @@ fn needed(method: &Method, path: &str) -> Scope {
 }
 
 /// What may be made and acted on by whoever submits.
-const SUBMITTED: [&str; 3] = ["/api/v1/runs", "/api/v1/graphs", "/api/v1/executions"];
+const SUBMITTED: [&str; 4] = ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions"];
 
 fn is_under(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -211,6 +211,12 @@ mod tests {
             (Method::POST, "/api/v1/runs", Scope::Submit),
             (Method::POST, "/api/v1/runs:batch", Scope::Submit),
             (Method::POST, "/api/v1/runs/1/cancel", Scope::Submit),
+            (Method::GET, "/api/v1/jobs/1/logs", Scope::Read),
+            (Method::POST, "/api/v1/jobs", Scope::Submit),
+            (Method::POST, "/api/v1/jobs/1/retry", Scope::Submit),
+            (Method::DELETE, "/api/v1/jobs/1", Scope::Submit),
+            (Method::GET, "/api/admin/jobs/1/health", Scope::Admin),
+            (Method::POST, "/api/admin/recovery/jobs/resume", Scope::Admin),
             (Method::POST, "/api/v1/graphs", Scope::Submit),
             (Method::GET, "/api/v1/graphs/a/mermaid", Scope::Read),
             (Method::POST, "/api/v1/executions", Scope::Submit),

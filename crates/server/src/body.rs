@@ -91,6 +91,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for JsonBody<T> {
     }
 }
 
+/// The same, where a request may also come without a body.
+pub(crate) struct OptionalBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for OptionalBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<OptionalBody<T>> {
+        match parts.extensions.get::<Received>() {
+            Some(Received(received)) => read(received).map(OptionalBody),
+            None => Ok(OptionalBody(T::default())),
+        }
+    }
+}
+
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let error = match serde_json::from_slice::<Object<T>>(bytes) {
         Ok(Object(body)) => return Ok(body),

@@ -2,10 +2,11 @@
 
 use crate::app::App;
 use crate::body::JsonBody;
+use crate::jobs::hide;
 use crate::page::{FEW, Page, limit};
 use crate::params::{Params, Segment};
 use crate::problem::Result;
-use crate::schema::NodeKindName;
+use crate::schema::{Arguments, NodeKindName};
 use crate::submit::idempotency;
 use axum::Json as Answer;
 use axum::extract::State;
@@ -56,7 +57,10 @@ struct NewNode {
     gate: Option<Value>,
     /// The task that computes it.
     task: Option<String>,
-    /// Handed to the task beside its input.
+    /// In place of a task: a program and its arguments.
+    #[schema(value_type = Option<Arguments>)]
+    command: Option<Vec<String>>,
+    /// Handed to the task beside its input; of a command, its `env` and `cwd`. The values of `env` are not shown.
     #[schema(required = false, value_type = Value)]
     args: Option<Value>,
     /// Of a mutate node: the nodes whose values it writes.
@@ -91,11 +95,18 @@ impl From<Definition> for GraphJson {
             version: graph.version.clone(),
             singleton: graph.singleton,
             on_save: graph.on_save.clone(),
-            nodes: graph.to_value()["nodes"].take(),
+            nodes: shown(graph.to_value()["nodes"].take()),
             shape: graph.shape(),
             applied_at,
         }
     }
+}
+
+/// Nodes without the values of their commands' environments.
+fn shown(mut nodes: Value) -> Value {
+    let commands = nodes.as_array_mut().into_iter().flatten().filter(|node| node.get("command").is_some());
+    commands.filter_map(|node| node.get_mut("args")).for_each(hide);
+    nodes
 }
 
 /// Applies a definition. Executions that stand go on with it.

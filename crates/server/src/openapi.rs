@@ -2,8 +2,8 @@
 
 use crate::app::App;
 use crate::problem::{PROBLEM_JSON, ProblemJson};
-use crate::{events, executions, graphs, health, home, invariants, metrics, nodes, queues, replicas, runs, submit};
-use crate::{tasks, values, verdicts};
+use crate::{events, executions, graphs, health, home, invariants, jobs, logs, metrics, nodes, queues, recovery};
+use crate::{replicas, runs, submit, tasks, values, verdicts};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
@@ -34,9 +34,14 @@ pub(crate) fn endpoints() -> OpenApiRouter<App> {
         .routes(routes!(runs::get_run))
         .routes(routes!(runs::list_attempts))
         .routes(routes!(runs::explain_run))
-        .routes(routes!(runs::get_logs))
+        .routes(routes!(logs::get_logs))
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::retry_run))
+        .routes(routes!(jobs::list_jobs, jobs::create_job))
+        .routes(routes!(jobs::get_job, jobs::delete_job))
+        .routes(routes!(logs::get_job_logs))
+        .routes(routes!(jobs::cancel_job))
+        .routes(routes!(jobs::retry_job))
         .routes(routes!(graphs::list_graphs, graphs::apply_graph))
         .routes(routes!(graphs::get_graph))
         .routes(routes!(graphs::draw_graph))
@@ -64,6 +69,16 @@ pub(crate) fn endpoints() -> OpenApiRouter<App> {
         .routes(routes!(verdicts::get_verdict))
         .routes(routes!(events::follow_events))
         .routes(routes!(invariants::check_invariants))
+        .routes(routes!(recovery::get_status))
+        .routes(routes!(recovery::list_sentinels))
+        .routes(routes!(recovery::list_heartbeats))
+        .routes(routes!(recovery::get_recovery_metrics))
+        .routes(routes!(recovery::list_failed))
+        .routes(routes!(recovery::list_stale))
+        .routes(routes!(recovery::resume_jobs))
+        .routes(routes!(recovery::clean_jobs))
+        .routes(routes!(recovery::get_health))
+        .routes(routes!(recovery::get_startup_log))
 }
 
 /// The document, as it was written when the server started.

@@ -125,7 +125,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
 
 impl Segment {
     pub(crate) fn id<T: FromStr>(&self) -> Result<T> {
-        parse_id("id", &self.0).map_err(bad)
+        self.id_of("id")
+    }
+
+    /// Reads an id that the path calls otherwise.
+    pub(crate) fn id_of<T: FromStr>(&self, field: &str) -> Result<T> {
+        parse_id(field, &self.0).map_err(bad)
     }
 
     /// Reads a name, of which `field` says whose.

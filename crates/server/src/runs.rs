@@ -1,5 +1,6 @@
 use crate::app::App;
 use crate::attempts::AttemptJson;
+use crate::jobs::shown;
 use crate::limits::LONGEST_WAIT;
 use crate::page::{FEW, Page, limit, whole_limit};
 use crate::params::{Params, Segment};
@@ -94,6 +95,7 @@ impl From<RunView> for RunJson {
     fn from(view: RunView) -> RunJson {
         let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline } = view;
         let spec = &run.spec;
+        let (input, args) = shown(spec);
         RunJson {
             id: run.id,
             kind: spec.kind,
@@ -103,8 +105,8 @@ impl From<RunView> for RunJson {
             state: run.state,
             attempt: run.attempt,
             max_attempts: spec.policy.max_attempts,
-            input: spec.input.clone(),
-            args: spec.args.clone(),
+            input,
+            args,
             parent: spec.parent.clone().map(|Parent { execution, node }| ParentJson { execution, node }),
             result: run.result,
             error: run.error,
@@ -257,16 +259,6 @@ pub(crate) async fn explain_run(
         attempts: attempts.into_iter().map(AttemptJson::from).collect(),
         verdicts: verdicts.into_iter().map(VerdictJson::from).collect(),
     }))
-}
-
-/// The output of a run. Only jobs keep any.
-#[utoipa::path(get, path = "/api/v1/runs/{id}/logs", tag = "runs", params(("id" = Uuid, Path)),
-    responses((status = 404, description = "No such run, or it keeps no output")))]
-pub(crate) async fn get_logs(State(app): State<App>, id: Segment, params: Params) -> Result<Answer<Value>> {
-    params.only(&[])?;
-    let run = app.engine.run(id.id()?).await?.run;
-    let detail = format!("run {} is a {}; only jobs keep their output", run.id, run.spec.kind.as_str());
-    Err(Problem::new(ProblemKind::NoLogs, detail, "look at the server's or the worker's own log"))
 }
 
 /// Asks for a run's end. One that is not running ends at once; a running one is told.

@@ -1,11 +1,12 @@
 //! Names of the model as the API document shows them.
 
+use everbeat_engine::{HeartbeatStatus, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
 use everbeat_model::verdict::{Judgement, SubjectKind};
 use everbeat_model::{Outcome, RunState};
-use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -38,3 +39,40 @@ words!(ChangeKind, vec!["set", "cleared"]);
 words!(WaitForValue, vec!["immediate", "any", "newer", "newer_than"]);
 words!(SummaryFormat, vec!["json", "text"]);
 words!(WaitFor, vec!["finished"]);
+words!(HeartbeatStatusName, HeartbeatStatus::ALL.map(HeartbeatStatus::as_str).to_vec());
+words!(StreamName, Stream::BOTH.map(Stream::as_str).to_vec());
+words!(LockName, vec!["held", "free", "absent", "unknown"]);
+words!(RecommendedAction, vec!["investigate", "resume", "none"]);
+words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);
+words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
+
+fn argument(least: usize) -> ObjectBuilder {
+    let text = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
+    text.min_length(Some(least)).max_length(Some((128 << 10) - 1)).pattern(Some(r"^[^\x00]*$"))
+}
+
+/// A program and its arguments: the program has a name.
+pub(crate) struct Arguments;
+
+impl PartialSchema for Arguments {
+    fn schema() -> RefOr<Schema> {
+        let program: Schema = argument(1).into();
+        ArrayBuilder::new().prefix_items([program]).items(argument(0)).min_items(Some(1)).into()
+    }
+}
+
+impl ToSchema for Arguments {}
+
+/// Variables by name.
+pub(crate) struct Environment;
+
+impl PartialSchema for Environment {
+    fn schema() -> RefOr<Schema> {
+        let names = ObjectBuilder::new().pattern(Some(r"^(?!EVERBEAT_)[^=\x00]+$"));
+        let values = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).pattern(Some(r"^[^\x00]*$"));
+        let schema = ObjectBuilder::new().schema_type(SchemaType::new(Type::Object));
+        schema.property_names(Some(names)).additional_properties(Some(Schema::from(values))).into()
+    }
+}
+
+impl ToSchema for Environment {}

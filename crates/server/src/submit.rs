@@ -154,7 +154,7 @@ impl NewRun {
     }
 }
 
-fn read_time(text: &str) -> std::result::Result<StoreTime, Invalid> {
+pub(crate) fn read_time(text: &str) -> std::result::Result<StoreTime, Invalid> {
     let time = StoreTime::parse(text).map_err(|invalid| invalid.within("run_at"))?;
     if time < StoreTime(0) {
         return Err(Invalid::new("run_at", text, "is before 1970", "leave it out to run at once"));

@@ -56,6 +56,31 @@ fn sql_stands_in_store_sql_only() {
     }
 }
 
+/// Where life is judged, nobody even knows a process's number; where processes are owned, one is signalled only
+/// through a descriptor that cannot have passed on.
+#[test]
+fn no_process_is_judged_or_signalled_by_its_number() {
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_lowercase).collect()
+    };
+    for name in ["model", "store", "store-sql", "engine", "server", "everbeat", "sim"] {
+        for file in sources(&root().join("crates").join(name).join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            for word in ["pid", "getpid", "kill_process", "pidfd"] {
+                assert!(!words(&text).contains(word), "{} speaks of {word}", file.display());
+            }
+        }
+    }
+    for file in sources(&root().join("crates/supervisor/src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        // A process may end itself.
+        let text = text.replace("kill_process(rustix::process::getpid()", "");
+        for word in ["kill_process", "test_kill_process"] {
+            assert!(!words(&text).contains(word), "{} signals by number: {word}", file.display());
+        }
+    }
+}
+
 #[test]
 fn paths_that_the_documents_name_exist() {
     let root = root();

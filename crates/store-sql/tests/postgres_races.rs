@@ -3,13 +3,15 @@
 
 mod support;
 
+use everbeat_model::run::COMMAND;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Json, RunState, Settled, StoreTime, Verdict, VerdictId};
-use everbeat_store::{Error, Events, Queues, Runs, Wakes, Which};
+use everbeat_store::{Error, Events, Held, Queues, Replicas, Runs, Wakes, Which};
 use everbeat_store_sql::Postgres;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Database, steps, until_blocked};
+use tokio_postgres::Client;
 
 async fn open(database: &Database) -> Arc<Postgres> {
     let options =
@@ -38,6 +40,18 @@ async fn a_newer_schema_is_refused() {
         other => panic!("not refused: {:?}", other.err()),
     };
     assert!(message.contains("schema version 99") && message.contains("newer"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it() {
+    let database = Database::create().await;
+    let store = open(&database).await;
+    let (replica, claimed) = steps::begin_both(&*store).await;
+    drop(store);
+    let back = "alter table lease drop column detached, drop column tenure; alter table run drop column host;
+                delete from schema_version where version = 3";
+    database.session().await.batch_execute(back).await.expect("the second version");
+    steps::go_on_with_both(&*open(&database).await, replica, &claimed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,6 +91,120 @@ async fn of_a_settle_and_a_rescue_at_once_exactly_one_wins() {
     assert_eq!(state, expected);
     fates.sort_by_key(|fate| *fate == Settled::Fenced);
     assert_eq!(fates, [Settled::Done, Settled::Fenced]);
+}
+
+/// Writes of this sort wait, with their row locked, until the lock of the answer is given back.
+async fn hold(session: &Client, table: &str, when: &str) {
+    let trigger = format!(
+        "create function wait() returns trigger language plpgsql as
+           $$ begin perform pg_advisory_xact_lock_shared(1, 7); return new; end $$;
+         create trigger held before update on {table} for each row when ({when}) execute function wait();
+         select pg_advisory_lock(1, 7)"
+    );
+    session.batch_execute(&trigger).await.expect("a trigger");
+}
+
+async fn let_go(session: &Client) {
+    session.batch_execute("select pg_advisory_unlock(1, 7)").await.expect("unlock");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settle_that_waits_for_an_adoption_is_fenced() {
+    let database = Database::create().await;
+    let (former, adopter, session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (owner, claimed) = steps::detached(&*former, 2).await;
+    former.leave(owner).await.expect("leave");
+    let next = steps::join(&*adopter).await;
+    hold(&session, "lease", "true").await;
+    // Both ways to settle: runs that only finish, and everything else.
+    let (finish, retry) = (vec![steps::success(&claimed[0])], vec![steps::rescue(&claimed[1])]);
+    let settling = async {
+        until_blocked(&looker, 1).await;
+        (former.settle(finish).await, adopter.settle(retry).await)
+    };
+    let release = async {
+        until_blocked(&looker, 2).await;
+        let_go(&session).await;
+    };
+    let (adopted, settled, ()) = tokio::join!(adopter.adopt(next, 10), settling, release);
+    assert_eq!(adopted.expect("adopt").len(), 2);
+    assert_eq!(settled, (Ok(vec![Settled::Fenced]), Ok(vec![Settled::Fenced])));
+    for held in &claimed {
+        let run = former.run(held.lease.run_id).await.expect("read").expect("there");
+        assert_eq!((run.state, run.replica_id, run.tenure), (RunState::Running, Some(next), 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adoption_passes_over_a_lease_that_its_former_owner_is_settling() {
+    let database = Database::create().await;
+    let (former, adopter, mut session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (owner, claimed) = steps::detached(&*former, 2).await;
+    former.leave(owner).await.expect("leave");
+    let next = steps::join(&*adopter).await;
+    // The same key, not committed: the settle has taken its lease out and waits here.
+    let other = session.transaction().await.expect("begin");
+    let insert = "insert into done (run_id, state, finished_at, attempt, tries, losses) values ($1, '', 0, 0, 0, 0)";
+    other.execute(insert, &[&claimed[0].lease.run_id.0]).await.expect("insert");
+    let adopting = async {
+        until_blocked(&looker, 1).await;
+        let adopted = adopter.adopt(next, 10).await.expect("adopt");
+        other.rollback().await.expect("rollback");
+        adopted
+    };
+    let (settled, adopted) = tokio::join!(former.settle(vec![steps::success(&claimed[0])]), adopting);
+    assert_eq!(settled, Ok(vec![Settled::Done]));
+    assert_eq!(adopted.iter().map(|held| held.lease.run_id).collect::<Vec<_>>(), [claimed[1].lease.run_id]);
+    assert!(adopter.adopt(next, 10).await.expect("adopt").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adoption_passes_over_what_another_one_is_adopting() {
+    let database = Database::create().await;
+    let (here, there, session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (owner, claimed) = steps::detached(&*here, 3).await;
+    here.leave(owner).await.expect("leave");
+    let (slow, quick) = (steps::join(&*here).await, steps::join(&*there).await);
+    hold(&session, "lease", &format!("new.replica_id = '{slow}'")).await;
+    let second = async {
+        until_blocked(&looker, 1).await;
+        let adopted = there.adopt(quick, 10).await.expect("adopt");
+        let_go(&session).await;
+        adopted
+    };
+    let (first, second) = tokio::join!(here.adopt(slow, 2), second);
+    let runs = |held: &[Held]| held.iter().map(|held| held.lease.run_id).collect::<Vec<_>>();
+    let all: Vec<_> = claimed.iter().map(|claimed| claimed.lease.run_id).collect();
+    assert_eq!((runs(&first.expect("adopt")), runs(&second)), (all[..2].to_vec(), all[2..].to_vec()));
+    assert_eq!(here.lease_index(slow, None, 10).await.expect("index").len(), 2);
+    assert_eq!(here.lease_index(quick, None, 10).await.expect("index").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_returned_while_it_is_placed_stands_where_it_was_placed() {
+    let database = Database::create().await;
+    let (store, rescuer, session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (replica, claimed) = steps::detached(&*store, 1).await;
+    let run = claimed[0].lease.run_id;
+    hold(&session, "run", "true").await;
+    let settling = async {
+        until_blocked(&looker, 1).await;
+        rescuer.settle(vec![steps::rescue(&claimed[0])]).await
+    };
+    let release = async {
+        until_blocked(&looker, 2).await;
+        let_go(&session).await;
+    };
+    let place = store.place(claimed[0].lease.shown(), Some("here".to_string()));
+    let (placed, settled, ()) = tokio::join!(place, settling, release);
+    assert_eq!((placed, settled), (Ok(true), Ok(vec![Settled::Done])));
+    assert_eq!(store.run(run).await.expect("read").expect("there").attempt, 1, "it is found in its lane");
+    assert!(store.claim(steps::claim_in(replica, COMMAND, 1)).await.expect("claim").is_empty());
+    assert_eq!(store.claim(steps::claim_in(replica, "command@here", 1)).await.expect("claim").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

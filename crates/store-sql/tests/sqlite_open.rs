@@ -38,6 +38,23 @@ fn a_newer_schema_is_refused() {
     assert!(message.contains("schema version 99") && message.contains("newer"), "{message}");
 }
 
+#[tokio::test]
+async fn a_file_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("store.db");
+    let store = sqlite_at(&path).expect("open");
+    let (replica, claimed) = steps::begin_both(&store).await;
+    drop(store);
+    let file = rusqlite::Connection::open(&path).expect("open the file");
+    let back = "drop index lease_detached; alter table lease drop column detached;
+                alter table lease drop column tenure; alter table run drop column host;
+                delete from schema_version where version = 3";
+    file.execute_batch(back).expect("the second version");
+    drop(file);
+    let store = sqlite_at(&path).expect("open again");
+    steps::go_on_with_both(&store, replica, &claimed).await;
+}
+
 #[test]
 fn a_file_that_is_no_database_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -3,6 +3,7 @@
 
 use crate::job::client::{Error as ClientError, Next, Subscription};
 use crate::job::protocol::{Event, Hello, Refusal};
+use crate::job::shim::server_kill_point as kill_point;
 use crate::job::{self, CancelRecord, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
 use async_trait::async_trait;
 use everbeat_engine::{
@@ -510,13 +511,4 @@ fn millis(span: Duration) -> u64 {
 fn make_folder(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Places where a test makes the server die: `EVERBEAT_KILL_AT` names one.
-fn kill_point(place: &str) {
-    if cfg!(any(debug_assertions, feature = "kill-points"))
-        && std::env::var_os("EVERBEAT_KILL_AT").is_some_and(|at| *at == *place)
-    {
-        let _it_ends_here = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    }
 }

@@ -2,11 +2,13 @@
 //! reach without it.
 
 mod graphs;
+mod jobs;
 mod load;
 mod place;
 
 use crate::exit::{self, Failure};
 use graphs::GraphFigures;
+use jobs::JobFigures;
 use place::Place;
 use serde::Serialize;
 use std::time::Duration;
@@ -29,6 +31,9 @@ pub(crate) struct BenchArgs {
     /// Leave SQLite out
     #[arg(long)]
     no_sqlite: bool,
+    /// How many detached jobs run under a server that is killed and started again; 0 leaves them out
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    jobs: u64,
     /// Runs that are performed at once
     #[arg(long, default_value_t = 4000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     slots: u64,
@@ -82,6 +87,8 @@ struct Report {
     version: &'static str,
     cores: usize,
     stores: Vec<Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<JobFigures>,
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
@@ -96,8 +103,15 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
     if let Some(url) = &args.postgres {
         stores.push(runtime.block_on(async { measure(args, Place::postgres(url).await?).await })?);
     }
+    let jobs = match usize::try_from(args.jobs).unwrap_or(usize::MAX) {
+        0 => None,
+        jobs => {
+            eprintln!("jobs under a server that is killed");
+            Some(jobs::drive(jobs)?)
+        }
+    };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores };
+    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores, jobs };
     let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::server(error.to_string(), ""))?;
     println!("{text}");
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -22,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) store: Option<String>,
     pub(crate) listen: String,
     pub(crate) data_dir: PathBuf,
+    /// The program that serves.
+    pub(crate) binary: PathBuf,
     folder: Arc<TempDir>,
 }
 
@@ -30,7 +32,7 @@ impl Default for Options {
         let folder = TempDir::new().expect("a temporary folder");
         let data_dir = folder.path().join("data");
         let listen = "127.0.0.1:0".to_string();
-        Options { env: Vec::new(), store: None, listen, data_dir, folder: Arc::new(folder) }
+        Options { env: Vec::new(), store: None, listen, data_dir, binary: BINARY.into(), folder: Arc::new(folder) }
     }
 }
 
@@ -56,7 +58,7 @@ impl Options {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = client();
+        let mut command = program(&self.binary);
         command.current_dir(self.folder.path());
         command.args(["serve", "--listen", &self.listen, "--data-dir"]).arg(&self.data_dir);
         if let Some(store) = &self.store {
@@ -81,7 +83,11 @@ pub(crate) fn quick() -> Options {
 
 /// The binary, without what the caller's environment would tell it.
 pub(crate) fn client() -> Command {
-    let mut command = Command::new(BINARY);
+    program(Path::new(BINARY))
+}
+
+fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("EVERBEAT_") {
             command.env_remove(name);

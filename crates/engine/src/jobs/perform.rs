@@ -13,6 +13,7 @@ use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use everbeat_store::{Held, Which};
 use serde_json::json;
 use std::io;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// So long what a command left behind may take to be gone: only the kernel can hold it up.
 const CLEAR_WITHIN: Duration = Duration::from_secs(10);
+/// A shim that is followed says so at every beat; after so many without a word it is asked.
+const QUIET_BEATS: u32 = 3;
 /// Attempts in a row whose shim dies before it starts the command; then it fails.
 const MOST_FALSE_STARTS: u32 = 3;
 
@@ -189,7 +192,10 @@ impl Watch<'_> {
         let settings = &self.life.core.settings;
         let vouches = self.entry.stops_when_isolated();
         let mut asked = false;
+        let most_quiet = settings.jobs.heartbeat_interval * QUIET_BEATS;
+        let mut heard = env.boot();
         loop {
+            let quiet = env.sleep_until(heard + most_quiet);
             let again = async {
                 match (asked, vouches) {
                     (true, _) => env.sleep(settings.jobs.heartbeat_interval).await,
@@ -200,9 +206,14 @@ impl Watch<'_> {
             tokio::select! {
                 biased;
                 event = following.next() => match event {
-                    JobEvent::Beat(beat) => self.hear(beat),
+                    JobEvent::Beat(beat) => {
+                        heard = env.boot();
+                        self.hear(beat);
+                    }
                     JobEvent::Over => return,
                 },
+                // A connection may stand although nobody is behind it any more: ask.
+                () = quiet => return,
                 _why = self.entry.cancelled(), if !asked => {
                     self.ask_to_stop().await;
                     asked = true;
@@ -285,6 +296,10 @@ impl Watch<'_> {
             self.pause().await;
             return None;
         }
+        if !self.owns().await {
+            self.pause().await;
+            return None;
+        }
         if let Err(error) = self.shims.kill(&self.attempt).await {
             tracing::warn!(job = %self.attempt.job, %error, "a hung shim could not be killed yet");
             self.pause().await;
@@ -292,6 +307,14 @@ impl Watch<'_> {
         }
         let said = format!("its shim did not answer for {} ms and was killed", silent_for.as_millis());
         self.judge("shim_hung", &said).await
+    }
+
+    /// Whether the store knows this replica as its owner, just now. A shim that hangs cannot say whose it is.
+    async fn owns(&self) -> bool {
+        let life = self.life;
+        let held = life.call(life.core.store.held(Which::Of(vec![self.attempt.job]))).await;
+        let mine = |held: &Held| held.lease.replica_id == life.id && held.lease.token == self.attempt.token;
+        held.is_ok_and(|held| held.iter().any(mine))
     }
 
     /// Forbids the attempt, and says what that makes of it. Nothing, if its shim lives after all.

@@ -146,7 +146,8 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     }
     let now = core.env.boot();
     // A watcher that was away itself, or could not be heard, begins anew.
-    let attentive = absent.looked.is_some_and(|looked| now.since(looked) <= window / 2);
+    let longest = (window / 2).max(core.settings.sweep_interval * 2);
+    let attentive = absent.looked.is_some_and(|looked| now.since(looked) <= longest);
     if !attentive || !life.pulse().connected {
         absent.since.clear();
     }

@@ -8,6 +8,7 @@ use everbeat_store::{Held, Result};
 
 /// What is seen through the index of detached leases is locked by key, passing over what somebody else is
 /// writing. A locked lease is looked at once more, as it is by then: another replica may just have adopted it.
+/// Its run is locked too, to be read as it is by then: the former owner may just have placed it.
 /// A replica that may hold no leases has no host here, and nothing is found for it.
 fn adopt_sql() -> String {
     format!(
@@ -21,7 +22,7 @@ fn adopt_sql() -> String {
          adopted as (update lease l set replica_id = $1, tenure = l.tenure + 1 \
            where l.run_id = any(array(select run_id from locked)) returning l.*) \
          select {HELD_COLUMNS}, {REPLICA_COLUMNS}, 0::bigint from adopted l \
-         cross join lateral (select * from run r where r.id = l.run_id offset 0) r \
+         cross join lateral (select * from run r where r.id = l.run_id offset 0 for share) r \
          left join replica p on p.id = l.replica_id order by l.run_id"
     )
 }

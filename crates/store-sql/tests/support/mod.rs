@@ -123,9 +123,9 @@ pub(crate) async fn until_blocked(session: &Client, count: i64) {
 pub(crate) mod steps {
     use everbeat_model::graph::{Command, Defaults, Plan, Snapshot, plan};
     use everbeat_model::replica::NewReplica;
-    use everbeat_model::run::{Claimed, Kind, Spec};
+    use everbeat_model::run::{COMMAND, Claimed, Kind, Spec};
     use everbeat_model::{
-        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime, id,
+        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settled, Settlement, StoreTime, id,
     };
     use everbeat_store::{Claim, Enqueue, Planner, Sign, Signed, Store, Which};
     use std::collections::BTreeMap;
@@ -169,9 +169,13 @@ pub(crate) mod steps {
     }
 
     pub(crate) async fn enqueue(store: &dyn Store, count: usize) -> Vec<RunId> {
+        enqueue_for(store, "work", count).await
+    }
+
+    pub(crate) async fn enqueue_for(store: &dyn Store, task: &str, count: usize) -> Vec<RunId> {
         let spec = Arc::new(Spec {
             kind: Kind::Task,
-            task: "work".to_string(),
+            task: task.to_string(),
             queue: "default".to_string(),
             priority: 0,
             input: Json::null(),
@@ -189,8 +193,49 @@ pub(crate) mod steps {
     }
 
     pub(crate) fn claim(replica: ReplicaId, limit: usize) -> Claim {
-        let tasks = BTreeMap::from([("work".to_string(), limit)]);
+        claim_in(replica, "work", limit)
+    }
+
+    pub(crate) fn claim_in(replica: ReplicaId, lane: &str, limit: usize) -> Claim {
+        let tasks = BTreeMap::from([(lane.to_string(), limit)]);
         Claim { replica, limit, tasks, queues: BTreeMap::new() }
+    }
+
+    /// Detached runs that a new replica performs.
+    pub(crate) async fn detached(store: &dyn Store, count: usize) -> (ReplicaId, Vec<Claimed>) {
+        let replica = join(store).await;
+        enqueue_for(store, COMMAND, count).await;
+        let claimed = store.claim(claim_in(replica, COMMAND, count)).await.expect("claim");
+        assert_eq!(claimed.len(), count);
+        (replica, claimed)
+    }
+
+    /// What a store of the second version holds, some of it in use: a plain run and a detached one are ready, one
+    /// of each is running.
+    pub(crate) async fn begin_both(store: &dyn Store) -> (ReplicaId, Vec<Claimed>) {
+        let replica = join(store).await;
+        let mut claimed = Vec::new();
+        for task in ["work", COMMAND] {
+            enqueue_for(store, task, 2).await;
+            claimed.extend(store.claim(claim_in(replica, task, 1)).await.expect("claim"));
+        }
+        (replica, claimed)
+    }
+
+    /// Goes on with it in the next version.
+    pub(crate) async fn go_on_with_both(store: &dyn Store, replica: ReplicaId, claimed: &[Claimed]) {
+        for (task, held) in ["work", COMMAND].into_iter().zip(claimed) {
+            let found = store.held(Which::Of(vec![held.lease.run_id])).await.expect("held");
+            assert_eq!((&found[0].lease, &found[0].spec), (&held.lease, &held.spec));
+            assert_eq!(store.claim(claim_in(replica, task, 9)).await.expect("claim").len(), 1);
+        }
+        store.leave(replica).await.expect("leave");
+        assert_eq!(store.held(Which::Orphaned(9)).await.expect("held").len(), 2);
+        assert_eq!(store.held(Which::Detached(None, 9)).await.expect("held").len(), 2);
+        let next = join(store).await;
+        assert_eq!(store.adopt(next, 9).await.expect("adopt").len(), 2, "what was detached before is known to be");
+        let settled = store.settle(claimed.iter().map(success).collect()).await.expect("settle");
+        assert_eq!(settled, [Settled::Done, Settled::Fenced]);
     }
 
     /// Signs of which the fourth and one of two under the last lease carry `bad`.

@@ -103,12 +103,15 @@ fn count(tally: &mut Tally, op: &Op, answer: &str) {
     }
     *tally.entry("buried").or_default() += usize::from(matches!(op, Op::Bury(..)) && answer == "Ok(true)");
     *tally.entry("finished").or_default() += usize::from(matches!(op, Op::Finished(_)) && answer != "Ok([])");
+    *tally.entry("placed").or_default() += usize::from(matches!(op, Op::Place(..)) && answer == "Ok(true)");
+    *tally.entry("adopted").or_default() += usize::from(matches!(op, Op::Adopt(..)) && !answer.is_empty());
+    *tally.entry("detached").or_default() += usize::from(matches!(op, Op::Detached(..)) && !answer.is_empty());
     *tally.entry("promoted").or_default() += usize::from(matches!(op, Op::Promote) && !answer.starts_with("0 "));
     *tally.entry("forgotten").or_default() += usize::from(matches!(op, Op::ForgetRuns(_)) && answer != "Ok(0)");
 }
 
 /// What must have come of it.
-const NEWS: [&str; 7] = [
+const NEWS: [&str; 8] = [
     "graph.applied",
     "execution.started",
     "execution.changed",
@@ -116,6 +119,7 @@ const NEWS: [&str; 7] = [
     "execution.unarchived",
     "execution.node_failed",
     "run.cancelled",
+    "job.stale",
 ];
 
 fn count_news(tally: &mut Tally, news: &str) {

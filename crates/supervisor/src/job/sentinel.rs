@@ -78,6 +78,29 @@ pub fn sentinels<I: AsRef<str>>(
 }
 
 impl Sentinel {
+    /// One such as a shim writes, to measure with.
+    pub fn sample(folder: &JobFolder) -> std::io::Result<Sentinel> {
+        let now = clock::now_text();
+        Ok(Sentinel {
+            job_id: folder.job_id().to_owned(),
+            status: Status::Running,
+            last_heartbeat: now.clone(),
+            workspace_path: folder.workspace(),
+            session_id: None,
+            agent_engine: None,
+            started_at: now,
+            schema: super::spec::SCHEMA,
+            epoch: 1,
+            nonce: super::spec::new_nonce()?,
+            seq: 1,
+            boot_id: clock::boot_id()?,
+            boot_ms: clock::boot_ms(),
+            interval_ms: 30_000,
+            progress: None,
+            last_write_error: None,
+        })
+    }
+
     /// How long ago it was written: on boot time in the same boot, by the wall clock across boots. A beat
     /// from the future has no age.
     pub fn age(&self) -> Option<Duration> {
@@ -101,7 +124,7 @@ pub fn age_class(age: Option<Duration>, stale_after: Duration, dead_after: Durat
 }
 
 /// Not synced: after a crash of the machine the job is lost anyway.
-pub(crate) fn write(folder: &JobFolder, sentinel: &Sentinel) -> std::io::Result<()> {
+pub fn write(folder: &JobFolder, sentinel: &Sentinel) -> std::io::Result<()> {
     folder.write_quickly(SENTINEL, sentinel)
 }
 
@@ -123,24 +146,7 @@ mod tests {
     fn a_sentinel_is_cheap_to_write() {
         let root = tempfile::tempdir().unwrap();
         let folder = JobFolder::create(root.path(), "j").unwrap();
-        let sentinel = Sentinel {
-            job_id: "j".into(),
-            status: Status::Running,
-            last_heartbeat: clock::now_text(),
-            workspace_path: folder.workspace(),
-            session_id: None,
-            agent_engine: None,
-            started_at: clock::now_text(),
-            schema: super::super::spec::SCHEMA,
-            epoch: 1,
-            nonce: "0".repeat(32),
-            seq: 1,
-            boot_id: clock::boot_id().unwrap(),
-            boot_ms: clock::boot_ms(),
-            interval_ms: 30_000,
-            progress: None,
-            last_write_error: None,
-        };
+        let sentinel = Sentinel::sample(&folder).unwrap();
         let began = clock::boot_ms();
         for _ in 0..1000 {
             write(&folder, &sentinel).unwrap();

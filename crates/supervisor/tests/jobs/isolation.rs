@@ -52,7 +52,12 @@ fn a_word_that_waited_while_the_shim_was_frozen_vouches_for_nothing() {
     assert!(matches!(owner.hello(), Err(Error::Silent)));
     pause(Duration::from_millis(1_500));
     job.signal_shim(Signal::CONT);
-    assert_eq!(job.recorded().stopped, Some(Stopped::Isolated));
+    // Nor does any later one.
+    let record = eventually("a record", || {
+        job.hello();
+        ExitRecord::read(&job.folder, &job.identity()).unwrap()
+    });
+    assert_eq!(record.stopped, Some(Stopped::Isolated));
 }
 
 #[test]

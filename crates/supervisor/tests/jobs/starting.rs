@@ -23,8 +23,8 @@ fn spawning_returns_when_the_command_has_begun() {
 fn spawning_returns_when_it_is_recorded_that_the_command_cannot_begin() {
     for _ in 0..10 {
         let job = Job::new(&["/nowhere/at/all"]).start();
-        assert!(matches!(job.examine(), Finding::Exited(_)), "{:?}", job.examine());
         assert!(job.folder.path().join("exit.json").exists());
+        assert!(matches!(job.examine(), Finding::Exited(_)), "{:?}", job.examine());
     }
 }
 

@@ -94,7 +94,13 @@ fn who_listens_for_a_former_owner_is_cut_off_when_a_later_one_speaks() {
     let mut former = job.client().subscribe().unwrap();
     assert!(matches!(former.next(LONG).unwrap(), Next::Event(Event::Beat(_))));
     let mut present = job.client_of(1).subscribe().unwrap();
-    while !matches!(former.next(LONG).unwrap(), Next::Gone) {}
+    loop {
+        match former.next(LONG).unwrap() {
+            Next::Event(event) => assert_eq!(event.hello().tenure, 0, "it hears of nothing that came after"),
+            Next::Quiet => panic!("nothing came"),
+            Next::Gone => break,
+        }
+    }
     assert!(matches!(job.examine(), Finding::Fenced), "so it learns why");
     for _ in 0..3 {
         let Next::Event(event) = present.next(LONG).unwrap() else { panic!("cut off too") };

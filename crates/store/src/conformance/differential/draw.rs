@@ -1,10 +1,10 @@
 use super::graphs::NAMES;
 use super::op::{Move, Op, Proof, Secret, Signal};
 use super::rng::Rng;
-use crate::{Claim, Enqueue, Idempotency, RunFilter, VerdictFilter};
+use crate::{Claim, Enqueue, Idempotency, News, RunFilter, VerdictFilter};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
-use everbeat_model::run::{Claimed, Kind, Spec};
+use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
     Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict,
@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-const TASKS: [&str; 3] = ["mail", "report", "work"];
+const TASKS: [&str; 4] = ["mail", "report", "work", COMMAND];
+const HOSTS: [&str; 2] = ["host 0", "it's host 1"];
 const QUEUES: [&str; 3] = ["default", "it's", "bulk"];
 const TEXTS: [&str; 6] = ["null", "1.0", "{\"b\":1,\"a\":[\"\\u0000\"]}", "\"🦀\"", "[]", "\"';--\""];
 
@@ -30,6 +31,8 @@ pub(super) struct World {
     ids: id::Sequence,
     /// Graphs that the history begins with.
     undefined: Vec<&'static str>,
+    /// What comes next, the last one first.
+    intended: Vec<Op>,
     pub(super) executions: Vec<ExecutionId>,
     /// How many executions have a run that is over and that nobody has looked at.
     pub(super) awaited: usize,
@@ -37,6 +40,7 @@ pub(super) struct World {
     pub(super) applied: bool,
     pub(super) runs: Vec<RunId>,
     pub(super) replicas: Vec<ReplicaId>,
+    hosts: BTreeMap<ReplicaId, &'static str>,
     /// Every lease ever granted.
     pub(super) leases: Vec<Claimed>,
     pub(super) running: Vec<RunId>,
@@ -50,11 +54,13 @@ impl World {
             rng: Rng::new(seed),
             ids: id::Sequence::default(),
             undefined: NAMES.to_vec(),
+            intended: Vec::new(),
             executions: Vec::new(),
             awaited: 0,
             applied: false,
             runs: Vec::new(),
             replicas: Vec::new(),
+            hosts: BTreeMap::new(),
             leases: Vec::new(),
             running: Vec::new(),
             finished: Vec::new(),
@@ -66,6 +72,9 @@ impl World {
         if let Some(first) = self.undefined.pop() {
             return World::define(first, false);
         }
+        if let Some(next) = self.intended.pop() {
+            return next;
+        }
         let draw: fn(&mut World) -> Op = self.rng.weighted(&[
             (13, |w| w.enqueue()),
             (18, |w| w.claim()),
@@ -73,7 +82,10 @@ impl World {
             (8, |w| Op::Sign(w.some(3, World::signal))),
             (3, |w| Op::WasSettled(w.some(3, World::proof))),
             (6, |w| w.cancel()),
-            (5, |w| w.reopen()),
+            (8, |w| w.reopen()),
+            (4, |w| w.place()),
+            (4, |w| w.succession()),
+            (2, |w| Op::Adopt(w.replica(), w.rng.below(3))),
             (5, |_| Op::Promote),
             (4, |w| w.join()),
             (4, |w| Op::Renew(w.replica())),
@@ -87,6 +99,8 @@ impl World {
             (3, |w| w.list_runs()),
             (2, |w| w.list_verdicts()),
             (2, |w| Op::LeaseIndex(w.replica(), w.rng.percent(50).then(|| w.run()), w.rng.below(5))),
+            (1, |w| Op::Detached(w.rng.percent(50).then(|| w.run()), w.rng.below(5))),
+            (1, |w| Op::Announce((0..w.rng.below(4)).map(|_| w.news()).collect())),
             (2, |w| Op::Events { back: w.rng.below(60), limit: w.rng.below(12) }),
             (1, |w| Op::SweepDue(w.rng.pick(&["lost", "clean"]), w.rng.pick(&[Duration::ZERO, NEVER]))),
             (1, |w| Op::ForgetRuns(w.age())),
@@ -157,17 +171,19 @@ impl World {
     fn new_run(&mut self) -> NewRun {
         let max_attempts = 1 + self.rng.small(3);
         let heartbeat = self.rng.pick(&[HeartbeatMode::Auto, HeartbeatMode::Auto, HeartbeatMode::Manual]);
+        let task = self.rng.pick(&TASKS);
+        let host = if task == COMMAND && self.rng.percent(15) { self.host() } else { None };
         let spec = Spec {
             kind: self.rng.pick(&Kind::ALL),
-            task: self.rng.pick(&TASKS).to_string(),
+            task: task.to_string(),
             queue: self.rng.pick(&QUEUES).to_string(),
             priority: self.rng.pick(&[-1, 0, 0, 0, 5]),
             input: self.text(),
             policy: Arc::new(Policy { heartbeat, max_attempts, ..Policy::BASELINE }),
-            unique_key: self.rng.percent(35).then(|| format!("key '{}'", self.rng.below(4))),
+            unique_key: self.rng.percent(45).then(|| format!("key '{}'", self.rng.below(3))),
             args: self.rng.percent(30).then(|| self.text()),
             parent: None,
-            host: None,
+            host,
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
         NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }
@@ -176,9 +192,10 @@ impl World {
     fn claim(&mut self) -> Op {
         let free = |w: &mut World| w.rng.pick(&[0, 1, 1, 2, 3, 100]);
         let mut tasks = BTreeMap::new();
-        for task in TASKS {
+        let there = HOSTS.map(|host| lane_on(COMMAND, host));
+        for lane in TASKS.map(str::to_string).into_iter().chain(there) {
             if self.rng.percent(85) {
-                tasks.insert(task.to_string(), free(self));
+                tasks.insert(lane, free(self));
             }
         }
         let mut queues = BTreeMap::new();
@@ -224,7 +241,49 @@ impl World {
             1 => other.unwrap_or(Secret::Forged),
             _ => Secret::Of(run, attempt),
         };
+        let owner = if self.rng.percent(5) { self.replica() } else { owner };
         Proof { run, attempt, secret, owner, rescue: self.rng.percent(20) }
+    }
+
+    fn host(&mut self) -> Option<String> {
+        self.rng.pick(&[None, Some(HOSTS[0]), Some(HOSTS[1])]).map(str::to_string)
+    }
+
+    /// A lease of a detached run that stands.
+    fn detached(&mut self) -> Option<Claimed> {
+        let standing = self.running.iter().filter_map(|run| self.last_lease(*run));
+        let detached: Vec<Claimed> = standing.filter(|claimed| claimed.spec.detached()).cloned().collect();
+        let place = self.rng.below(detached.len());
+        detached.get(place).cloned()
+    }
+
+    fn place(&mut self) -> Op {
+        let claimed = self.detached();
+        Op::Place(self.proof_of(claimed.as_ref()), self.host())
+    }
+
+    /// The owner of a detached run goes, and a newcomer on its host, or whoever, takes over.
+    fn succession(&mut self) -> Op {
+        let Some(claimed) = self.detached() else { return self.join() };
+        let owner = claimed.lease.replica_id;
+        let limit = self.rng.pick(&[0, 1, 1, 100, 100, 100]);
+        let host = self.hosts.get(&owner).copied().unwrap_or(HOSTS[0]);
+        let join = self.join_on(host);
+        let to = if self.rng.percent(80) { self.replicas.last().copied() } else { None };
+        let adopt = Op::Adopt(to.unwrap_or_else(|| self.replica()), limit);
+        let list = Op::Detached(self.rng.percent(30).then(|| self.run()), 5);
+        let end = if self.rng.percent(50) { Op::Leave(owner) } else { Op::Bury(owner, None, self.verdict(None)) };
+        self.intended = vec![Op::Place(self.proof_of(Some(&claimed)), self.host()), adopt, list, end];
+        join
+    }
+
+    fn news(&mut self) -> News {
+        News {
+            kind: self.rng.pick(&["job.stale", "job.reattached"]),
+            subject: self.run().to_string(),
+            attempt: self.rng.percent(50).then(|| self.rng.small(3)),
+            detail: self.maybe_text(),
+        }
     }
 
     fn settle(&mut self) -> Move {
@@ -270,11 +329,17 @@ impl World {
     }
 
     fn join(&mut self) -> Op {
+        let host = self.rng.pick(&HOSTS);
+        self.join_on(host)
+    }
+
+    fn join_on(&mut self, host: &'static str) -> Op {
         let id = ReplicaId(self.next_id());
         self.replicas.push(id);
+        self.hosts.insert(id, host);
         Op::Join(NewReplica {
             id,
-            host: format!("host {}", self.rng.below(2)),
+            host: host.to_string(),
             version: "0.1.0".to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_millis(30_500),

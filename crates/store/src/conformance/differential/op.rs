@@ -1,4 +1,4 @@
-use crate::{Advance, Claim, Enqueue, ExecutionFilter, RunFilter, Start, VerdictFilter};
+use crate::{Advance, Claim, Enqueue, ExecutionFilter, News, RunFilter, Start, VerdictFilter};
 use everbeat_model::graph::Graph;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Spec;
@@ -18,6 +18,8 @@ pub(super) enum Op {
     WasSettled(Vec<Proof>),
     Cancel(RunId),
     Reopen(RunId, u32),
+    Place(Proof, Option<String>),
+    Adopt(ReplicaId, usize),
     Promote,
     Join(NewReplica),
     Renew(ReplicaId),
@@ -31,6 +33,8 @@ pub(super) enum Op {
     Runs(RunFilter),
     Verdicts(VerdictFilter),
     LeaseIndex(ReplicaId, Option<RunId>, usize),
+    Detached(Option<RunId>, usize),
+    Announce(Vec<News>),
     Events {
         back: usize,
         limit: usize,

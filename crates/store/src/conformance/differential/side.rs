@@ -1,7 +1,7 @@
 use super::op::{Op, Proof, Secret};
 use super::planner::SameRuns;
 use super::view::View;
-use crate::{Advance, Planner, Result, Sign, Store};
+use crate::{Advance, Planner, Result, Sign, Store, Which};
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
 use everbeat_model::{ExecutionId, RunId, Settlement, Token};
@@ -31,6 +31,7 @@ pub(super) struct Side {
 /// What a store said, in words that do not depend on the store.
 pub(super) struct Answer {
     pub(super) text: String,
+    /// What was leased or passed on.
     pub(super) claimed: Vec<Claimed>,
 }
 
@@ -84,6 +85,18 @@ impl Side {
             }
             Op::Cancel(run) => say(store.cancel(run).await),
             Op::Reopen(run, attempt) => say(store.reopen(run, attempt).await),
+            Op::Place(proof, host) => say(store.place(shown(&view.tokens, &proof), host).await),
+            Op::Adopt(to, limit) => {
+                let adopted = store.adopt(to, limit).await.expect("adopt");
+                // From now on they are shown under their new owner.
+                claimed.extend(adopted.iter().map(|held| Claimed {
+                    lease: held.lease.clone(),
+                    spec: held.spec.clone(),
+                    standing: held.standing,
+                    checkpoint: None,
+                }));
+                adopted.into_iter().map(|held| view.held(held)).collect()
+            }
             Op::Promote => {
                 let promoted = store.promote(ALL).await.expect("promote");
                 let far_off = promoted.next_in.map(|next_in| next_in.as_secs() > 86_400);
@@ -112,6 +125,11 @@ impl Side {
                 let index = store.lease_index(replica, after, limit).await.expect("lease index");
                 index.iter().map(|shown| view.shown(shown)).collect()
             }
+            Op::Detached(after, limit) => {
+                let held = store.held(Which::Detached(after, limit)).await.expect("held");
+                held.into_iter().map(|held| view.held(held)).collect()
+            }
+            Op::Announce(news) => say(store.announce(news).await),
             Op::Events { back, limit } => {
                 let after = view.whole_batch(self.log.iter().rev().nth(back).copied().unwrap_or(0));
                 let page = store.events(after, limit).await.expect("events");

@@ -40,7 +40,11 @@ impl Side {
             state += &sorted(store.cancel_asked(replica.id).await.expect("cancel asked"), |asked| view.shown(&asked));
             state += &view.replica(replica);
         }
-        for (name, which) in [("running", Which::Of(self.running.clone())), ("orphaned", Which::Orphaned(ALL))] {
+        for (name, which) in [
+            ("running", Which::Of(self.running.clone())),
+            ("orphaned", Which::Orphaned(ALL)),
+            ("detached", Which::Detached(None, ALL)),
+        ] {
             state += &format!("{name}\n");
             state += &sorted(store.held(which).await.expect("held"), |held| view.held(held));
         }

@@ -35,12 +35,13 @@ impl View {
 
     pub(super) fn shown(&self, shown: &Shown) -> String {
         let own = self.tokens.get(&(shown.run_id, shown.attempt)) == Some(&shown.token);
-        format!("lease of {} attempt {} token {own} rescue {}\n", shown.run_id, shown.attempt, shown.rescue)
+        let Shown { run_id, attempt, replica_id, rescue, .. } = shown;
+        format!("lease of {run_id} attempt {attempt} token {own} owner {replica_id} rescue {rescue}\n")
     }
 
     fn lease(&mut self, lease: &Lease) -> String {
         let granted_at = self.at(lease.granted_at);
-        format!("{} {} {granted_at:?}", self.shown(&lease.shown()).trim_end(), lease.replica_id)
+        format!("{} tenure {} {granted_at:?}", self.shown(&lease.shown()).trim_end(), lease.tenure)
     }
 
     pub(super) fn claimed(&mut self, claimed: &Claimed) -> String {

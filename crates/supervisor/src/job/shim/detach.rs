@@ -35,6 +35,7 @@ pub fn spawn<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>, fol
     command.args(args).arg(DETACH).arg(folder.path()).current_dir("/");
     // The shim inherits this pipe from the first process and closes it when it has started its command.
     let mut first = quiet(&mut command).stdout(Stdio::piped()).spawn()?;
+    kill_points::server_kill_point("spawning");
     let held_by_shim = first.stdout.take();
     let status = first.wait()?;
     if !status.success() {

@@ -12,6 +12,7 @@ mod signals;
 mod start;
 
 pub use detach::spawn;
+pub(crate) use kill_points::server_kill_point;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,0 +1,343 @@
+//! Jobs under servers and shims that die at the worst moments.
+
+mod common;
+mod job;
+
+use common::{Server, pause, quick, stopwatch, until};
+use job::{Host, Jobs, LONG, SOON, signal};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_job_never_stops_while_its_server_is_killed_again_and_again() {
+    let host = Host::new();
+    let mut server = host.start();
+    let job = server.shell("i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done");
+    server.runs(&job);
+    let begun = host.processes(&job);
+    for _ in 0..3 {
+        server.kill9();
+        pause(SECOND / 3);
+        server = host.start();
+        let found = until(SOON, "the job is reattached", || {
+            let found = server.look(&job);
+            (found["reattached"] == true).then_some(found)
+        });
+        assert_eq!((&found["state"], &found["attempt"]), (&json!("running"), &json!(1)), "{found}");
+    }
+    assert!(host.processes(&job).iter().any(|pid| begun.contains(pid)), "the same processes all along");
+    let ended = server.ended(&job);
+    assert_eq!((&ended["state"], &ended["exit_code"], &ended["attempt"]), (&json!("succeeded"), &json!(0), &json!(1)));
+    assert_eq!(ended["reattached"], true);
+    let lines: String = (0..40).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(server.output(&job), lines, "without a gap, and nothing twice");
+    let status = server.get("/api/admin/recovery/jobs/status");
+    assert_eq!(status["reattached"], 1, "{status}");
+    server.assert_sound();
+}
+
+#[test]
+fn a_job_and_whoever_follows_it_go_on_through_kills_and_an_upgrade() {
+    let host = Host::new();
+    let (old, new) = (host.options.data_dir.with_file_name("everbeat"), host.options.data_dir.with_file_name("fresh"));
+    std::fs::copy(common::BINARY, &old).unwrap();
+    let serve = |address: &str| {
+        let options = host.options.clone().listen(address);
+        Server::start(common::Options { binary: old.clone(), ..options })
+    };
+    let mut server = serve("127.0.0.1:0");
+    let address = server.address();
+    let script = "i=0; while [ $i -lt 60 ]; do echo line $i; echo err $i >&2; i=$((i+1)); sleep 0.1; done; exit 9";
+    let mut run = server.command(&["run", "--", "sh", "-c", script]);
+    let run = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let job =
+        until(SOON, "the job", || server.get("/api/v1/jobs")["items"][0]["job_id"].as_str().map(ToString::to_string));
+    server.runs(&job);
+    let shim = host.shim(&job);
+    for turn in 0..4 {
+        server.kill9();
+        if turn == 1 {
+            // Another build in the same place: the program's file is replaced, as an upgrade does.
+            let mut bytes = std::fs::read(common::BINARY).unwrap();
+            bytes.extend_from_slice(b"another build");
+            std::fs::write(&new, bytes).unwrap();
+            std::fs::set_permissions(&new, std::fs::metadata(&old).unwrap().permissions()).unwrap();
+            std::fs::rename(&new, &old).unwrap();
+        }
+        pause(SECOND / 3);
+        server = serve(&address);
+        until(SOON, "it is watched again", || (server.look(&job)["reattached"] == true).then_some(()));
+        assert_eq!(host.shim(&job), shim, "the same shim");
+    }
+    // One that the new build starts while its own file is gone.
+    std::fs::remove_file(&old).unwrap();
+    let late = server.shell("exit 4");
+    assert_eq!(server.ended(&late)["exit_code"], 4);
+    let followed = run.wait_with_output().unwrap();
+    assert_eq!(followed.status.code(), Some(9), "{}", String::from_utf8_lossy(&followed.stderr));
+    let lines: String = (0..60).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&followed.stdout), lines, "no gap, and nothing twice");
+    let said = String::from_utf8_lossy(&followed.stderr).to_string();
+    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("err ")).collect();
+    assert_eq!(errors, (0..60).map(|i| format!("err {i}")).collect::<Vec<_>>());
+    let ended = server.look(&job);
+    assert_eq!((&ended["attempt"], &ended["exit_code"]), (&json!(1), &json!(9)), "{ended}");
+    server.assert_sound();
+}
+
+#[test]
+fn jobs_that_end_while_the_server_is_down_are_settled_with_their_true_exit() {
+    let host = Host::new();
+    let mut server = host.start();
+    let good = server.shell("sleep 0.5; exit 0");
+    let bad = server.shell("sleep 0.5; exit 7");
+    let crashed = server.shell("sleep 0.5; kill -SEGV $$");
+    for job in [&good, &bad, &crashed] {
+        server.runs(job);
+    }
+    server.kill9();
+    until(SOON, "all exits are recorded", || {
+        [&good, &bad, &crashed].iter().all(|job| host.folder(job).join("exit.json").exists()).then_some(())
+    });
+    let begun = stopwatch();
+    let server = host.start();
+    let ended = [&good, &bad, &crashed].map(|job| server.ended(job));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let exits =
+        ended.each_ref().map(|job| (job["state"].clone(), job["exit_code"].clone(), job["exit_signal"].clone()));
+    assert_eq!(exits[0], (json!("succeeded"), json!(0), Value::Null));
+    assert_eq!(exits[1], (json!("failed"), json!(7), Value::Null));
+    assert_eq!(exits[2], (json!("failed"), Value::Null, json!(11)));
+    assert!(ended.iter().all(|job| job["attempt"] == 1), "none ran twice");
+    let status = server.get("/api/admin/recovery/jobs/status");
+    assert_eq!((&status["recovered"], &status["failed"], &status["lost"]), (&json!(3), &json!(2), &json!(0)));
+    let log = server.get("/api/admin/startup-log");
+    assert_eq!(log["startups"][0]["recovered"], 3, "{log}");
+    server.assert_sound();
+}
+
+#[test]
+fn a_job_dies_with_its_shim_and_its_exit_is_called_unknown() {
+    let host = Host::new();
+    let server = host.start();
+    let fails = server.shell("sleep 60");
+    let retried = server.job_with(json!({
+        "command": ["sh", "-c", "echo $EVERBEAT_ATTEMPT >> attempts; [ $EVERBEAT_ATTEMPT = 2 ] || sleep 60"],
+        "policy": { "on_lost": "retry", "max_attempts": 2 },
+    }));
+    for job in [&fails, &retried] {
+        server.runs(job);
+        until(SOON, "the command", || (!host.processes(job).is_empty()).then_some(()));
+        signal(host.shim(job).expect("a shim"), "KILL");
+        let killed = stopwatch();
+        until(SECOND, "the job is gone", || host.processes(job).is_empty().then_some(()));
+        until(SECOND * 2, "the verdict", || {
+            let attempts = server.get(&format!("/api/v1/runs/{job}/attempts"));
+            (attempts["items"][0]["outcome"] == "lost").then_some(())
+        });
+        assert!(killed.elapsed() < SECOND * 2);
+    }
+    let lost = server.ended(&fails);
+    assert_eq!(
+        (&lost["state"], &lost["exit_code"], &lost["exit_signal"]),
+        (&json!("failed"), &Value::Null, &Value::Null)
+    );
+    assert!(lost["error"]["message"].as_str().unwrap().contains("exit is unknown"), "{lost}");
+    let verdicts = server.get(&format!("/api/v1/verdicts?run_id={fails}"));
+    let verdict = &verdicts["items"][0];
+    assert_eq!((&verdict["judgement"], &verdict["reason"]), (&json!("lost"), &json!("shim_died")), "{verdict}");
+    assert_eq!(verdict["evidence"]["exit"], "unknown");
+
+    let second = server.ended(&retried);
+    assert_eq!((&second["state"], &second["attempt"]), (&json!("succeeded"), &json!(2)), "{second}");
+    let attempts = std::fs::read_to_string(host.workspace(&retried).join("attempts")).unwrap();
+    assert_eq!(attempts, "1\n2\n", "in the same workspace");
+    server.assert_sound();
+}
+
+#[test]
+fn a_cancel_ends_grandchildren_and_daemons_also_across_a_restart() {
+    let host = Host::new();
+    let mut server = host.start();
+    // Ignores the polite signal, and leaves a daemon in a session of its own.
+    let script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 70' & (sleep 71 &) ; echo ready; while :; do sleep 0.1; done";
+    let policy = json!({ "cancel_grace": "500ms" });
+    let start = |server: &Server| {
+        let job = server.job_with(json!({ "command": ["sh", "-c", script], "policy": policy }));
+        until(SOON, "the daemon", || (host.processes(&job).len() >= 4).then_some(()));
+        job
+    };
+    let job = start(&server);
+    let (status, _) = server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({}));
+    assert_eq!(status, 200);
+    let ended = server.ended(&job);
+    assert_eq!(ended["state"], "cancelled", "{ended}");
+    assert_eq!(host.processes(&job), Vec::<u32>::new());
+
+    let job = start(&server);
+    let (status, _) = server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({}));
+    assert_eq!(status, 200);
+    server.kill9();
+    let server = host.start();
+    let ended = server.ended(&job);
+    assert_eq!(ended["state"], "cancelled", "{ended}");
+    assert_eq!(host.processes(&job), Vec::<u32>::new());
+    server.assert_sound();
+}
+
+/// The same sequence every time, spread over the time that the jobs take.
+fn moments(count: u64) -> impl Iterator<Item = Duration> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..count).map(move |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(100 + (state >> 33) % 900)
+    })
+}
+
+#[test]
+fn a_thousand_jobs_under_twenty_kills_each_end_once_and_rightly() {
+    const JOBS: usize = 1000;
+    let host = Host::with(quick().env("EVERBEAT_JOBS__SLOTS", "40"));
+    let mut server = host.start();
+    let address = server.address();
+    // Each leaves one mark per execution, and ends as its number says.
+    let command = |n: usize| {
+        let end = match n % 3 {
+            0 => "exit 0",
+            1 => "exit 7",
+            _ => "kill -SEGV $$",
+        };
+        json!({ "command": ["sh", "-c", format!("echo x >> marks; sleep 0.0{}; {end}", n % 10)] })
+    };
+    let mut jobs: Vec<String> = Vec::with_capacity(JOBS);
+    let mut kills = moments(20);
+    let mut next = kills.next();
+    let mut since = stopwatch();
+    let mut killed = 0;
+    let mut down = |server: &mut Server, since: &mut std::time::Instant| {
+        if next.is_some_and(|next| since.elapsed() >= next) {
+            server.kill9();
+            *server = host.start_at(&address);
+            next = kills.next();
+            *since = stopwatch();
+            killed += 1;
+        }
+        next.is_some()
+    };
+    while jobs.len() < JOBS {
+        let key = format!("job-{}", jobs.len());
+        let body = command(jobs.len());
+        let (status, job) = server.post_with("/api/v1/jobs", &body, &[("idempotency-key", key.as_str())]);
+        assert!([200, 201].contains(&status), "{job}");
+        jobs.push(job["job_id"].as_str().unwrap().to_string());
+        down(&mut server, &mut since);
+    }
+    while down(&mut server, &mut since) {
+        pause(Duration::from_millis(10));
+    }
+    assert_eq!(killed, 20);
+    let mut ended = vec![None; JOBS];
+    until(LONG * 5, "the end of all jobs", || {
+        for (n, job) in jobs.iter().enumerate() {
+            if ended[n].is_none() {
+                let found = server.look(job);
+                ended[n] = ["succeeded", "failed"].iter().any(|state| found["state"] == *state).then_some(found);
+            }
+        }
+        ended.iter().all(Option::is_some).then_some(())
+    });
+    for (n, found) in ended.iter().enumerate() {
+        let found = found.as_ref().unwrap();
+        let exit = (found["state"].clone(), found["exit_code"].clone(), found["exit_signal"].clone());
+        let right = match n % 3 {
+            0 => (json!("succeeded"), json!(0), Value::Null),
+            1 => (json!("failed"), json!(7), Value::Null),
+            _ => (json!("failed"), Value::Null, json!(11)),
+        };
+        assert_eq!(exit, right, "job {n}: {found}");
+        let marks = std::fs::read_to_string(host.workspace(&jobs[n]).join("marks")).unwrap();
+        assert_eq!(marks, "x\n", "job {n} ran once");
+        let outcomes = server.get(&format!("/api/v1/runs/{}/attempts", jobs[n]));
+        let counted = outcomes["items"].as_array().unwrap().iter().filter(|attempt| attempt["outcome"] != "released");
+        assert_eq!(counted.count(), 1, "{outcomes}");
+    }
+    let checked = server.assert_sound();
+    assert_eq!(checked["checked"]["runs"], JOBS, "{checked}");
+}
+
+/// Between claim and spawn, spawn and lock, lock and exec, exit and record, record and settle: for servers.
+const SERVER_POINTS: [&str; 6] = ["claimed", "spec-written", "spawning", "spawned", "exit-seen", "settled"];
+/// The same for shims.
+const SHIM_POINTS: [&str; 7] = [
+    "before-lock",
+    "after-lock",
+    "before-exec",
+    "after-spawn",
+    "after-exit-before-record",
+    "record-before-rename",
+    "after-record-before-reap",
+];
+const HITS: usize = 50;
+
+#[test]
+fn a_server_killed_at_every_point_of_a_jobs_life_neither_loses_nor_repeats_it() {
+    let host = Host::new();
+    let mut server = host.start();
+    let address = server.address();
+    for point in SERVER_POINTS {
+        let mut hits = 0;
+        while hits < HITS {
+            server.kill9();
+            let mut dying = Server::start(host.options.clone().listen(&address).env("EVERBEAT_KILL_AT", point));
+            let job = dying.try_post("/api/v1/jobs", &json!({ "command": ["sh", "-c", "echo x >> marks; exit 7"] }));
+            let ended = dying.exit_code(SOON);
+            assert_eq!(ended, None, "{point}: killed by itself");
+            hits += 1;
+            server = host.start_at(&address);
+            // The answer may not have come; then the newest one is it.
+            let job = match job {
+                Some((201, job)) => job["job_id"].as_str().unwrap().to_string(),
+                _ => server.get("/api/v1/jobs?limit=1")["items"][0]["job_id"].as_str().unwrap().to_string(),
+            };
+            let ended = server.ended(&job);
+            assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("failed"), &json!(7)), "{point}: {ended}");
+            let marks = std::fs::read_to_string(host.workspace(&job).join("marks")).unwrap();
+            assert_eq!(marks, "x\n", "{point}: it ran once");
+        }
+    }
+    server.assert_sound();
+}
+
+#[test]
+fn a_shim_killed_at_every_point_ends_its_job_once_and_nothing_is_invented() {
+    for point in SHIM_POINTS {
+        let host = Host::new();
+        let server = Server::start(host.options.clone().env("EVERBEAT_SHIM_KILL_AT", point));
+        let command = json!({ "command": ["sh", "-c", "echo x >> marks; exit 7"] });
+        let jobs: Vec<String> = (0..HITS).map(|_| server.job_with(command.clone())).collect();
+        for job in &jobs {
+            let ended = server.ended(job);
+            let marks = std::fs::read_to_string(host.workspace(job).join("marks")).unwrap_or_default();
+            assert!(marks.len() <= 2, "{point}: it ran at most once: {marks:?}");
+            let exit = (ended["exit_code"].clone(), ended["exit_signal"].clone());
+            let reason = ended["error"]["reason"].as_str().unwrap_or_default().to_string();
+            assert_eq!(ended["state"], "failed", "{point}: {ended}");
+            match point {
+                // Nothing ran, and nothing ever will; after three tries it fails.
+                "before-lock" | "after-lock" => {
+                    assert_eq!((reason.as_str(), marks.as_str()), ("not_started", ""), "{point}: {ended}");
+                }
+                // The record is durable: the exit is known.
+                "after-record-before-reap" => assert_eq!((exit, marks.as_str()), ((json!(7), Value::Null), "x\n")),
+                _ => {
+                    assert_eq!(exit, (Value::Null, Value::Null), "{point}: unknown, never invented: {ended}");
+                    assert_eq!(reason, "shim_died", "{point}: {ended}");
+                }
+            }
+            assert_eq!(host.processes(job), Vec::<u32>::new(), "{point}: nothing is left");
+        }
+        server.assert_sound();
+    }
+}

@@ -1,0 +1,129 @@
+//! The verbs of jobs, as a person at a terminal uses them.
+
+mod common;
+mod job;
+
+use common::{code, json, pause, stderr, stdout, until};
+use job::{Host, Jobs, SOON};
+use serde_json::json;
+use std::process::Stdio;
+use std::time::Duration;
+
+#[test]
+fn run_follows_its_job_and_ends_as_it_does() {
+    let host = Host::new();
+    let server = host.start();
+    let seven = server.cli(&["run", "--", "sh", "-c", "echo hi; echo oh >&2; exit 7"]);
+    assert_eq!((code(&seven), stdout(&seven).as_str()), (7, "hi\n"), "{}", stderr(&seven));
+    assert!(stderr(&seven).contains("oh\n"), "{}", stderr(&seven));
+    assert_eq!(code(&server.cli(&["run", "--", "true"])), 0);
+    assert_eq!(code(&server.cli(&["run", "--", "sh", "-c", "kill -SEGV $$"])), 128 + 11);
+    let missing = server.cli(&["run", "--", "no-such-program"]);
+    assert_eq!(code(&missing), 127, "{}", stderr(&missing));
+    assert!(stderr(&missing).contains("no-such-program"), "{}", stderr(&missing));
+    let forbidden = server.cli(&["run", "--", "/etc/hostname"]);
+    assert_eq!(code(&forbidden), 126, "{}", stderr(&forbidden));
+    let folder = server.cli(&["run", "--cwd", "/no/such/folder", "--", "true"]);
+    assert_eq!(code(&folder), 125, "{}", stderr(&folder));
+    assert!(stderr(&folder).contains("/no/such/folder"), "{}", stderr(&folder));
+    let literal = server.cli(&["run", "--", "printf", "%s|", "; rm -rf x", "$(id)", "a\nb", "-n", "*"]);
+    assert_eq!(stdout(&literal), "; rm -rf x|$(id)|a\nb|-n|*|");
+    let nothing = server.cli(&["run"]);
+    assert_eq!(code(&nothing), 2, "{}", stderr(&nothing));
+    let late = server.cli(&["run", "--deadline", "300ms", "--", "sleep", "30"]);
+    assert_ne!(code(&late), 0);
+    assert!(stderr(&late).contains("deadline"), "{}", stderr(&late));
+}
+
+#[test]
+fn run_works_where_its_caller_stands() {
+    let host = Host::new();
+    let server = host.start();
+    let here = server.cli(&["run", "--", "pwd"]);
+    let folder = std::fs::canonicalize(server.folder()).unwrap();
+    assert_eq!(stdout(&here).trim(), folder.display().to_string());
+    let given =
+        server.command(&["run", "-e", "A=1", "-e", "B", "--", "sh", "-c", "echo $A$B"]).env("B", "2").output().unwrap();
+    assert_eq!(stdout(&given), "12\n");
+    let unreachable = common::client()
+        .env("EVERBEAT_URL", "http://127.0.0.1:1")
+        .args(["run", "--patience", "0s", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&unreachable), 125, "{}", stderr(&unreachable));
+}
+
+#[test]
+fn a_detached_job_is_shown_followed_awaited_and_cancelled() {
+    let host = Host::new();
+    let server = host.start();
+    let begun =
+        server.cli(&["run", "-d", "--name", "counter", "--", "sh", "-c", "echo one; sleep 1; echo two; exit 3"]);
+    assert_eq!(code(&begun), 0, "{}", stderr(&begun));
+    let id = stdout(&begun).trim().to_string();
+    assert_eq!(id.len(), 36, "only the id: {id:?}");
+    server.runs(&id);
+    let followed = server.cli(&["logs", "-f", &id]);
+    assert_eq!(stdout(&followed), "one\ntwo\n", "{}", stderr(&followed));
+    assert_eq!(code(&server.cli(&["wait", &id])), 1, "the work failed");
+    let shown = json(&server.cli(&["show", &id, "-o", "json"]));
+    assert_eq!(
+        (&shown["name"], &shown["exit_code"], &shown["state"]),
+        (&json!("counter"), &json!(3), &json!("failed"))
+    );
+    assert!(stdout(&server.cli(&["show", &id])).contains("counter"));
+    assert_eq!(stdout(&server.cli(&["logs", &id, "--tail", "1"])), "two\n");
+    assert!(stdout(&server.cli(&["ls", "jobs"])).contains("counter"));
+
+    let long = stdout(&server.cli(&["run", "-d", "--", "sleep", "60"])).trim().to_string();
+    server.runs(&long);
+    let cancelled = server.cli(&["cancel", &long]);
+    assert_eq!(code(&cancelled), 0, "{}", stderr(&cancelled));
+    assert_eq!(code(&server.cli(&["wait", &long])), 5);
+
+    let again = server.cli(&["retry", &id]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    until(SOON, "the second attempt", || (server.ended(&id)["attempt"] == 2).then_some(()));
+    assert_eq!(stdout(&server.cli(&["logs", &id])), "one\ntwo\none\ntwo\n");
+}
+
+#[test]
+fn a_cancel_sent_while_the_server_is_down_is_carried_out_after_it() {
+    let host = Host::new();
+    let mut server = host.start();
+    let job = server.shell("sleep 60");
+    server.runs(&job);
+    let address = server.address();
+    server.kill9();
+    let cancel = server.command(&["cancel", &job]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    pause(Duration::from_millis(500));
+    let server = host.start_at(&address);
+    let said = cancel.wait_with_output().unwrap();
+    assert_eq!(code(&said), 0, "{}", stderr(&said));
+    assert_eq!(server.ended(&job)["state"], "cancelled");
+    assert!(host.processes(&job).is_empty());
+}
+
+#[test]
+fn recovery_speaks_to_people_and_to_programs() {
+    let host = Host::new();
+    let server = host.start();
+    let failed = server.shell("exit 7");
+    server.ended(&failed);
+    let running = server.shell("sleep 60");
+    server.runs(&running);
+    for verb in ["status", "sentinels", "heartbeats", "metrics", "stale", "failed", "startup-log"] {
+        let table = server.cli(&["recovery", verb]);
+        assert_eq!(code(&table), 0, "{verb}: {}", stderr(&table));
+        let data = json(&server.cli(&["recovery", verb, "-o", "json"]));
+        assert!(data.is_object(), "{verb}: {data}");
+    }
+    let health = json(&server.cli(&["recovery", "health", &running, "-o", "json"]));
+    assert_eq!(health["heartbeatStatus"], "fresh");
+    let resumed = json(&server.cli(&["recovery", "resume", &failed, "-o", "json"]));
+    assert_eq!(resumed["results"][0]["outcome"], "resumed", "{resumed}");
+    until(SOON, "the second attempt", || (server.ended(&failed)["attempt"] == 2).then_some(()));
+    let dry = server.cli(&["recovery", "clean", "--dry-run", "--older-than", "0s"]);
+    assert_eq!(code(&dry), 0, "{}", stderr(&dry));
+    assert!(host.folder(&failed).exists());
+}

@@ -1,3 +1,7 @@
+mod job;
+
+pub(crate) use job::{BeatArgs, BeatStatus, LogsArgs, RecoveryAction, RunArgs, Stream};
+
 use crate::config::Flags;
 use clap::{Parser, Subcommand, ValueEnum};
 use everbeat_model::time::parse_duration;
@@ -7,10 +11,12 @@ use std::time::Duration;
 /// Durable work that always knows what is alive.
 #[derive(Debug, Parser)]
 #[command(name = "everbeat", version, propagate_version = false, max_term_width = 100, arg_required_else_help = true)]
-#[command(
-    after_help = "Start a server with `everbeat serve`, then try: everbeat submit echo --input '\"hello\"' --wait\n\n\
-    Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out"
-)]
+#[command(after_help = "Start a server with `everbeat serve`, then try in another terminal:\n  \
+    everbeat run -- sh -c 'echo hello; sleep 60; echo done'   a command that outlives the server: kill it, start it again\n  \
+    everbeat submit echo --input '\"hello\"' --wait            a run of a task\n  \
+    everbeat ls jobs                                          what there is\n\n\
+    Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out;\n\
+    `everbeat run` ends with the exit code of its command, and with 125 for errors of its own")]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -51,6 +57,42 @@ pub(crate) enum Command {
     Serve(Flags),
     /// Check the configuration and show what is in force
     Config(ConfigArgs),
+    /// Run a command that outlives client and server, and follow its output
+    #[command(after_help = "Examples:\n  \
+        everbeat run -- python3 train.py --epochs 10\n  \
+        everbeat run -d --name nightly --deadline 2h -- ./backup.sh   prints the job's id; see `everbeat logs -f ID`\n  \
+        everbeat run -e LANG=C -e HOME -- make test\n  \
+        everbeat run -- sh -c 'ls *.csv | wc -l'                      a shell, where one is wanted\n\n\
+        The command belongs to the server, not to this terminal: it goes on when this client is interrupted, when\n\
+        the server is killed, restarted or upgraded. `everbeat cancel ID` stops it. It reads nothing from stdin.\n\
+        Its environment is what -e gives, beside the server's HOME, USER, LANG and the like; PATH is the one from\n\
+        here if the server is on this machine.\n\n\
+        Exit codes: the command's own; 128 + N if signal N killed it; 125 Everbeat's own error (server away, job\n\
+        refused or lost); 126 the command cannot be executed; 127 it was not found; 2 usage.")]
+    Run(RunArgs),
+    /// Print what a job wrote to stdout and stderr
+    #[command(after_help = "Examples:\n  \
+        everbeat logs -f ID\n  \
+        everbeat logs --tail 20 --stream stderr ID")]
+    Logs(LogsArgs),
+    /// From inside a job: tell how far it is
+    #[command(after_help = "Examples, in a command that `everbeat run` started:\n  \
+        everbeat beat --done 3 --total 10 --note 'chapter 3'\n  \
+        everbeat beat --status waiting")]
+    Beat(BeatArgs),
+    /// Remove a finished job: its folder, and what the store knows of it
+    Rm {
+        /// Id of a job
+        id: String,
+        /// Only say what would be removed
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Look at the jobs of the server's host, resume failed ones, clean old ones
+    Recovery {
+        #[command(subcommand)]
+        action: RecoveryAction,
+    },
     /// Submit a run of a task
     #[command(after_help = "Examples:\n  \
         everbeat submit echo --input '{\"hello\": \"world\"}' --wait\n  \
@@ -64,32 +106,32 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: Ls,
     },
-    /// Show a run with its attempts, an execution, a replica or a verdict
+    /// Show a job or a run with its attempts, an execution, a replica or a verdict
     Show {
-        /// Id of a run, execution, replica or verdict
+        /// Id of a job, run, execution, replica or verdict
         id: String,
     },
-    /// Say why a run is in the state it is in, and what could be done
+    /// Say why a job or a run is in the state it is in, and what could be done
     Explain {
-        /// Id of a run
+        /// Id of a job or a run
         id: String,
     },
-    /// Wait until a run is finished, and end with its exit code
+    /// Wait until a job or a run is finished, and end with 0, 1, 4 or 5
     Wait {
-        /// Id of a run
+        /// Id of a job or a run
         id: String,
         /// Give up after so long, with exit code 124 [default: never]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         timeout: Option<Duration>,
     },
-    /// Ask an unfinished run to stop
+    /// Ask an unfinished job or run to stop
     Cancel {
-        /// Id of a run
+        /// Id of a job or a run
         id: String,
     },
-    /// Open a finished run again, with all its attempts
+    /// Open a finished job or run again, with all its attempts
     Retry {
-        /// Id of a run
+        /// Id of a job or a run
         id: String,
     },
     /// Apply a graph, or look at one
@@ -200,6 +242,18 @@ pub(crate) enum Ls {
         /// Only those of this kind
         #[arg(long, value_parser = ["task", "node", "flow", "job"])]
         kind: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Jobs, newest first
+    #[command(alias = "job")]
+    Jobs {
+        /// Only those in this state
+        #[arg(long, value_parser = ["scheduled", "ready", "running", "succeeded", "failed", "cancelled"])]
+        state: Option<String>,
+        /// Only those in this queue
+        #[arg(long)]
+        queue: Option<String>,
         #[command(flatten)]
         page: PageArgs,
     },

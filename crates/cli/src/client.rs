@@ -4,15 +4,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt::{self, Write as _};
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::time::Duration;
 use ureq::http::Response;
 use ureq::typestate::WithBody;
-use ureq::{Agent, Body, RequestBuilder};
+use ureq::{Agent, Body, BodyReader, RequestBuilder};
 
 /// Talks to one server.
+#[derive(Clone)]
 pub(crate) struct Client {
     agent: Agent,
     base: String,
+    local: bool,
     token: Option<String>,
 }
 
@@ -21,6 +24,13 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) raw: Box<RawValue>,
     pub(crate) value: Value,
+}
+
+/// A part of a job's output, as it comes.
+pub(crate) struct Log {
+    /// Where it begins in all that the job has written.
+    pub(crate) offset: u64,
+    pub(crate) body: BodyReader<'static>,
 }
 
 /// Why there is no answer to use.
@@ -56,11 +66,17 @@ impl Client {
         };
         let mut config =
             Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_connect(Some(CONNECT));
-        if ["127.", "localhost", "[::1]"].iter().any(|local| host.starts_with(local)) {
+        let local = is_loopback(host);
+        if local {
             // A proxy cannot know this machine's own addresses.
             config = config.proxy(None);
         }
-        Ok(Client { agent: config.build().new_agent(), base, token: remote.token.clone() })
+        Ok(Client { agent: config.build().new_agent(), base, local, token: remote.token.clone() })
+    }
+
+    /// Whether the server is reached over this machine's own addresses.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local
     }
 
     pub(crate) fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Trouble> {
@@ -91,8 +107,8 @@ impl Client {
         self.send(self.agent.put(self.url(path, &[])), Some(body), &[])
     }
 
-    pub(crate) fn delete(&self, path: &str) -> Result<Answer, Trouble> {
-        let request = self.agent.delete(self.url(path, &[])).config().timeout_global(Some(PATIENCE)).build();
+    pub(crate) fn delete(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Trouble> {
+        let request = self.agent.delete(self.url(path, query)).config().timeout_global(Some(PATIENCE)).build();
         self.answer(self.authorised(request).call())
     }
 
@@ -118,12 +134,31 @@ impl Client {
 
     /// A stream that the server goes on writing, with no longer silence than this.
     pub(crate) fn stream(&self, path: &str, query: &[(&str, &str)], silence: Duration) -> Result<Body, Trouble> {
-        let request = self.agent.get(self.url(path, query)).config().timeout_per_read(Some(silence)).build();
-        let request = self.authorised(request).header("accept", "text/event-stream");
-        let response = request.call().map_err(|error| self.away(&error))?;
+        self.open(path, query, silence, "text/event-stream").map(Response::into_body)
+    }
+
+    /// Output of a job that the server goes on writing, with no longer silence than this.
+    pub(crate) fn log(&self, path: &str, query: &[(&str, &str)], silence: Duration) -> Result<Log, Trouble> {
+        let response = self.open(path, query, silence, "text/plain")?;
+        let said = response.headers().get("everbeat-log-offset").and_then(|offset| offset.to_str().ok());
+        let offset = said.and_then(|offset| offset.parse().ok());
+        let offset = offset.ok_or_else(|| self.nonsense("output that says not where it begins"))?;
+        Ok(Log { offset, body: response.into_body().into_reader() })
+    }
+
+    fn open(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        silence: Duration,
+        accept: &str,
+    ) -> Result<Response<Body>, Trouble> {
+        let request = self.agent.get(self.url(path, query)).config();
+        let request = request.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(silence)).build();
+        let response = self.authorised(request).header("accept", accept).call().map_err(|error| self.away(&error))?;
         match response.status().as_u16() {
-            200 => Ok(response.into_body()),
-            _ => Err(self.answer(Ok(response)).err().unwrap_or_else(|| self.nonsense("no stream of events"))),
+            200 => Ok(response),
+            _ => Err(self.answer(Ok(response)).err().unwrap_or_else(|| self.nonsense("no stream"))),
         }
     }
 
@@ -264,6 +299,16 @@ impl From<Trouble> for Failure {
     }
 }
 
+/// Of the part of a URL that follows its scheme.
+fn is_loopback(rest: &str) -> bool {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// Percent-encodes all but the characters that stand for themselves everywhere in a URL.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -276,4 +321,19 @@ pub(crate) fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machines_own_addresses_are_local() {
+        for local in ["127.0.0.1:7117", "127.9.9.9", "localhost", "LOCALHOST:1/x", "[::1]:7117"] {
+            assert!(is_loopback(local), "{local}");
+        }
+        for remote in ["127.0.0.1.example.org", "localhost.example.org:80", "10.0.0.1", "[fe80::1]:1", "me@127.0.0.1"] {
+            assert!(!is_loopback(remote), "{remote}");
+        }
+    }
 }

@@ -12,6 +12,14 @@ pub(crate) const SERVER: u8 = 3;
 pub(crate) const LOST: u8 = 4;
 pub(crate) const CANCELLED: u8 = 5;
 pub(crate) const TIMED_OUT: u8 = 124;
+/// Of `everbeat run`, whose other codes are its command's: an error of Everbeat's own.
+pub(crate) const OWN: u8 = 125;
+/// Of `everbeat run`: the command could not be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// Of `everbeat run`: the command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Whoever read our output has closed it: as if SIGPIPE had ended us.
+pub(crate) const UNREAD: u8 = 128 + 13;
 
 /// Why a command could not do what it was asked: what happened, and what to do about it.
 #[derive(Debug)]

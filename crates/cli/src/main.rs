@@ -6,7 +6,10 @@ mod client;
 mod clock;
 mod commands;
 mod config;
+mod contact;
 mod exit;
+mod follow;
+mod interrupt;
 mod jq;
 mod logging;
 mod notify;
@@ -21,10 +24,9 @@ use exit::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before anything else: a shim has one thread and no runtime.
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == "shim") {
-        return everbeat_supervisor::job::shim::main(arguments);
+    // The shim of a job is a program of its own: nothing of this one may have begun.
+    if std::env::args_os().nth(1).is_some_and(|first| first == "shim") {
+        return everbeat_supervisor::job::shim::main(std::env::args_os().skip(1));
     }
     let args = Args::parse();
     match perform(args) {
@@ -42,6 +44,11 @@ fn perform(args: Args) -> Result<u8, Failure> {
     match command {
         Command::Serve(flags) => serve::serve(&flags),
         Command::Config(asked) => commands::config::show(&asked, output),
+        Command::Run(asked) => commands::job::run(&to()?, asked),
+        Command::Logs(asked) => commands::job::logs(&to()?, &asked),
+        Command::Beat(told) => commands::beat::beat(told),
+        Command::Rm { id, dry_run } => commands::job::remove(&to()?, &id, dry_run),
+        Command::Recovery { action } => commands::recovery::act(&to()?, action),
         Command::Submit(submit) => commands::run::submit(&to()?, submit),
         Command::Ls { what } => commands::list::list(&to()?, what),
         Command::Show { id } => commands::show::show(&to()?, &id),

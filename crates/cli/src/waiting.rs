@@ -105,7 +105,7 @@ fn patiently(
     }
 }
 
-fn is_finished(run: &Value) -> bool {
+pub(crate) fn is_finished(run: &Value) -> bool {
     matches!(run["state"].as_str(), Some("succeeded" | "failed" | "cancelled"))
 }
 

@@ -108,7 +108,7 @@ fn start(to: &To, start: &Start, key: Option<&str>) -> Result<u8, Failure> {
 fn unset(to: &To, id: &str, nodes: &[String]) -> Result<u8, Failure> {
     let mut last = None;
     for node in nodes {
-        last = Some(to.client.delete(&path(id, &format!("/values/{}", escape(node))))?);
+        last = Some(to.client.delete(&path(id, &format!("/values/{}", escape(node))), &[])?);
     }
     last.map_or(Ok(exit::DONE), |answer| said_revision(to, &answer))
 }

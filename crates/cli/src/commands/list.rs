@@ -1,4 +1,5 @@
 use super::To;
+use super::show::exit_of;
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
@@ -20,6 +21,11 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
             let filter = filter(vec![("state", state), ("task", task), ("queue", queue), ("kind", kind)]);
             let headers = ["ID", "TASK", "QUEUE", "STATE", "ATTEMPT", "PROGRESS", "BEAT", "CREATED"];
             print(to, "/api/v1/runs", filter, &page, &headers, run)
+        }
+        Ls::Jobs { state, queue, page } => {
+            let filter = filter(vec![("state", state), ("queue", queue)]);
+            let headers = ["ID", "NAME", "STATE", "EXIT", "HEARTBEAT", "ATTEMPT", "PROGRESS", "CREATED"];
+            print(to, "/api/v1/jobs", filter, &page, &headers, job)
         }
         Ls::Graphs { page } => {
             let headers = ["NAME", "VERSION", "NODES", "SINGLETON", "SHAPE", "APPLIED"];
@@ -61,6 +67,22 @@ fn run(run: &Value) -> Vec<Cell> {
         Cell::new(progress(&run["progress"])),
         Cell::new(if run["state"] == "running" { age(&run["last_heartbeat_at"]) } else { String::new() }),
         Cell::new(age(&run["created_at"])),
+    ]
+}
+
+fn job(job: &Value) -> Vec<Cell> {
+    let attempt = format!("{}/{}", plain(&job["attempt"]), plain(&job["max_attempts"]));
+    let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
+    let program = || plain(&job["command"][0]);
+    vec![
+        Cell::new(plain(&job["id"])),
+        Cell::new(Some(plain(&job["name"])).filter(|name| !name.is_empty()).unwrap_or_else(program)),
+        state(job["liveness"].as_str().filter(doubtful).unwrap_or(&plain(&job["state"]))),
+        Cell::new(exit_of(job)),
+        Cell::new(plain(&job["heartbeat_status"])),
+        Cell::new(attempt),
+        Cell::new(progress(&job["progress"])),
+        Cell::new(age(&job["created_at"])),
     ]
 }
 

@@ -1,13 +1,16 @@
 //! What the client can be asked. Each command returns the exit code of the process.
 
+pub(crate) mod beat;
 pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod execution;
 pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod invariants;
+pub(crate) mod job;
 pub(crate) mod list;
 pub(crate) mod queue;
+pub(crate) mod recovery;
 pub(crate) mod replica;
 pub(crate) mod run;
 pub(crate) mod show;

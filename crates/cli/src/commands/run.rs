@@ -1,7 +1,8 @@
 use super::To;
 use super::show;
 use crate::args::SubmitArgs;
-use crate::client::{Answer, escape};
+use crate::client::{Answer, Trouble, escape};
+use crate::contact::Contact;
 use crate::exit::{self, Failure};
 use crate::{clock, output, waiting};
 use everbeat_model::time::parse_duration;
@@ -61,7 +62,11 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
 
 pub(crate) fn wait(to: &To, id: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
     let run = waiting::finished(&to.client, id, timeout, false)?;
-    ended(to, &run)
+    match run.value["kind"] == "job" {
+        // It is over: its own fields are for showing, and not worth another wait.
+        true => ended(to, &to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[]).unwrap_or(run)),
+        false => ended(to, &run),
+    }
 }
 
 /// Prints a finished run and gives its exit code.
@@ -70,20 +75,30 @@ fn ended(to: &To, run: &Answer) -> Result<u8, Failure> {
     waiting::code(&to.client, &run.value)
 }
 
+/// A server that restarts is back within this time, and is told then.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(30);
+
 pub(crate) fn cancel(to: &To, id: &str) -> Result<u8, Failure> {
-    act(to, id, "cancel", |state| match state {
+    // Cancelling twice is as good as once.
+    let contact = Contact::new(CANCEL_PATIENCE);
+    let run = contact.ask(|| act(to, id, "cancel"))?;
+    acted(to, id, &run, |state| match state {
         "cancelled" => "cancelled".to_string(),
         state => format!("asked to stop; it is still {state}"),
     })
 }
 
 pub(crate) fn retry(to: &To, id: &str) -> Result<u8, Failure> {
-    act(to, id, "retry", |state| format!("open again: {state}"))
+    acted(to, id, &act(to, id, "retry")?, |state| format!("open again: {state}"))
 }
 
-fn act(to: &To, id: &str, verb: &str, said: impl Fn(&str) -> String) -> Result<u8, Failure> {
-    let run = to.client.post(&format!("/api/v1/runs/{}/{verb}", escape(id)), None, &[])?;
-    to.print(run.raw.get(), || format!("run {id} is {}", said(&output::plain(&run.value["state"]))));
+fn act(to: &To, id: &str, verb: &str) -> Result<Answer, Trouble> {
+    to.client.post(&format!("/api/v1/runs/{}/{verb}", escape(id)), None, &[])
+}
+
+fn acted(to: &To, id: &str, run: &Answer, said: impl Fn(&str) -> String) -> Result<u8, Failure> {
+    let noun = show::noun(&run.value);
+    to.print(run.raw.get(), || format!("{noun} {id} is {}", said(&output::plain(&run.value["state"]))));
     Ok(exit::DONE)
 }
 

@@ -11,7 +11,10 @@ use serde_json::Value;
 /// Shows whatever has this id.
 pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
     if let Some(run) = found(to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]))? {
-        return show_run(to, id, &run);
+        return match run.value["kind"] == "job" {
+            true => show_run(to, id, &to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[])?),
+            false => show_run(to, id, &run),
+        };
     }
     if let Some(execution) = found(to.client.get(&format!("/api/v1/executions/{}", escape(id)), &[]))? {
         to.print(execution.raw.get(), || execution::described(&execution.value));
@@ -25,8 +28,8 @@ pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
         to.print(&replica.to_string(), || replica_fields(&replica));
         return Ok(exit::DONE);
     }
-    let hint = "`everbeat ls runs`, and executions, replicas or verdicts in its place, list what there is";
-    Err(Failure::server(format!("no run, execution, replica or verdict has the id {id}"), hint))
+    let hint = "`everbeat ls runs`, and jobs, executions, replicas or verdicts in its place, list what there is";
+    Err(Failure::server(format!("no job, run, execution, replica or verdict has the id {id}"), hint))
 }
 
 fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, Failure> {
@@ -70,13 +73,38 @@ fn show_run(to: &To, id: &str, run: &Answer) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
+/// What people call a run of this kind.
+pub(super) fn noun(run: &Value) -> &'static str {
+    if run["kind"] == "job" { "job" } else { "run" }
+}
+
+/// How a job's command ended, as far as it is known.
+pub(super) fn exit_of(job: &Value) -> String {
+    match (job["exit_code"].as_i64(), job["exit_signal"].as_i64()) {
+        (Some(code), _) => code.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) if job["finished_at"].is_null() => String::new(),
+        (None, None) => "unknown".to_string(),
+    }
+}
+
+/// How much a removal took away, if it says so.
+pub(super) fn amount(removed: &Value) -> String {
+    match (removed["entries"].as_u64(), removed["bytes"].as_u64()) {
+        (Some(entries), Some(bytes)) if entries > 0 => format!(" ({entries} files and folders, {bytes} bytes)"),
+        _ => String::new(),
+    }
+}
+
 /// The line that says how a run ended, and what came of it.
 pub(super) fn brief(run: &Value) -> String {
     let took = took(&run["started_at"], &run["finished_at"]).map(|span| format!(", took {span}")).unwrap_or_default();
     let attempt = format!("attempt {} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
-    let first = format!("run {} {} ({attempt}{took})", plain(&run["id"]), state(&plain(&run["state"])).content());
+    let (id, ended) = (plain(&run["id"]), state(&plain(&run["state"])).content());
+    let first = format!("{} {id} {ended} ({attempt}{took})", noun(run));
     match (&run["result"], &run["error"]) {
         (Value::Null, Value::Null) => first,
+        (_, Value::Null) if run["kind"] == "job" => format!("{first}\nexit code {}", exit_of(run)),
         (Value::Null, error) => format!("{first}\n{}", message(error)),
         (result, _) => format!("{first}\n{result}"),
     }
@@ -87,13 +115,27 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
     let life = run["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
     let attempt = format!("{} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
     let json = |name: &str| if run[name].is_null() { String::new() } else { run[name].to_string() };
+    let is_job = run["kind"] == "job";
+    // A job's own fields tell what its input and result are made of.
+    let inner = |name: &str| if is_job { String::new() } else { json(name) };
     let all = vec![
-        ("run", plain(&run["id"])),
+        (noun(run), plain(&run["id"])),
+        ("name", plain(&run["name"])),
         ("state", format!("{}{life}", state(known).content())),
-        ("kind", plain(&run["kind"])),
+        ("exit", if is_job { exit_of(run) } else { String::new() }),
+        ("command", json("command")),
+        ("folder", plain(&run["cwd"])),
+        ("workspace", plain(&run["workspace_path"])),
+        ("session", plain(&run["session_id"])),
+        ("agent engine", plain(&run["agent_engine"])),
+        ("host", plain(&run["host"])),
+        ("heartbeat", plain(&run["heartbeat_status"])),
+        ("beat trouble", plain(&run["heartbeat_error"])),
+        ("reattached", if run["reattached"] == true { "yes".to_string() } else { String::new() }),
+        ("kind", if is_job { String::new() } else { plain(&run["kind"]) }),
         ("execution", plain(&run["parent"]["execution"])),
         ("node", plain(&run["parent"]["node"])),
-        ("task", plain(&run["task"])),
+        ("task", if is_job { String::new() } else { plain(&run["task"]) }),
         ("queue", plain(&run["queue"])),
         ("priority", plain(&run["priority"])),
         ("attempt", attempt),
@@ -109,10 +151,10 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
         ("last beat", moment(&run["last_heartbeat_at"])),
         ("beat due by", moment(&run["heartbeat_deadline"])),
         ("deadline", moment(&run["deadline"])),
-        ("input", json("input")),
+        ("input", inner("input")),
         ("args", json("args")),
         ("checkpoint", json("checkpoint")),
-        ("result", json("result")),
+        ("result", inner("result")),
         ("error", message(&run["error"])),
     ];
     all.into_iter().filter(|(_, value)| !value.is_empty()).collect()

@@ -262,6 +262,96 @@ pub(crate) const KEYS: &[Key] = &[
         },
     ),
     key(
+        "jobs.slots",
+        Kind::Whole,
+        "16",
+        "How many jobs this replica starts at once, apart from `replica.slots`; 0 starts none.",
+        |config, value| {
+            config.settings.jobs.slots = values::whole(value, 0, 1_000_000)? as usize;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.heartbeat_interval",
+        Kind::Duration,
+        "30s",
+        "How often a job's shim writes its sentinel file. At most half of `jobs.stale_after`.",
+        |config, value| {
+            config.settings.jobs.heartbeat_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.check_interval",
+        Kind::Duration,
+        "1m",
+        "How often the ages of sentinels are looked at, for the event `job.stale` and the metrics.",
+        |config, value| {
+            config.settings.jobs.check_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.stale_after",
+        Kind::Duration,
+        "2m",
+        "Age at which a sentinel is called stale. It is no verdict. Given alone, it shortens the interval with it.",
+        |config, value| {
+            config.settings.jobs.stale_after = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.dead_after",
+        Kind::Duration,
+        "10m",
+        "Age at which a sentinel is called dead. A shim that holds its lock, does not answer, and writes no sentinel for so long, as watched here, is killed with its job.",
+        |config, value| {
+            config.settings.jobs.dead_after = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.reattach_window",
+        Kind::Duration,
+        "5m",
+        "How long the jobs of a host without any replica wait for one to come back before they are lost.",
+        |config, value| {
+            config.settings.jobs.reattach_window = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.stop_grace",
+        Kind::Duration,
+        "10s",
+        "How long a job that is asked to stop has between SIGTERM and SIGKILL; `cancel_grace` in a job's policy overrides it.",
+        |config, value| {
+            config.settings.jobs.stop_grace = values::span(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.keep",
+        Kind::Duration,
+        "30d",
+        "How long folders of finished jobs stay, and after that what of their workspaces was archived. Folders go before their runs do (`runs.keep_finished`).",
+        |config, value| {
+            config.settings.jobs.keep = values::span(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "jobs.log_limit",
+        Kind::Size,
+        "1GiB",
+        "Bytes that each stream of a job's output may take on the disk; the oldest go first.",
+        |config, value| {
+            config.settings.jobs.log_limit = values::size(value, 4096, 1 << 50)? as u64;
+            Ok(())
+        },
+    ),
+    key(
         "telemetry.log",
         Kind::Text,
         "info",

@@ -107,6 +107,10 @@ impl Config {
             let settings = &mut self.settings;
             settings.heartbeat_interval = settings.heartbeat_interval.min(settings.heartbeat_timeout / 6);
         }
+        if set("jobs.stale_after") && !set("jobs.heartbeat_interval") {
+            let jobs = &mut self.settings.jobs;
+            jobs.heartbeat_interval = jobs.heartbeat_interval.min(jobs.stale_after / 4);
+        }
         match self.settings.check() {
             Ok(()) => {}
             Err(everbeat_engine::Error::Invalid(invalid)) => return Err(invalid),

@@ -1,0 +1,284 @@
+use super::To;
+use super::show;
+use crate::args::{LogsArgs, RunArgs, Stream};
+use crate::client::{Answer, Client, Trouble, escape};
+use crate::contact::Contact;
+use crate::exit::{self, Failure};
+use crate::follow::{Ended, From, Reading, Sink};
+use crate::output::{self, message, plain};
+use crate::{interrupt, waiting};
+use everbeat_model::Invalid;
+use everbeat_model::time::format_duration;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Submits a command, follows it to its end and ends as it did.
+pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
+    let submission = Submission::new(&to.client, &args)?;
+    let contact = Arc::new(Contact::new(args.patience));
+    let accepted = submission.submit(&to.client, &contact).map_err(own)?;
+    let id = plain(&accepted.value["id"]);
+    if args.detach {
+        to.print(accepted.raw.get(), || id);
+        return Ok(exit::DONE);
+    }
+    eprintln!("everbeat: job {id}");
+    interrupt::with(goes_on(&id));
+    let ended = follow(to, &contact, &id).and_then(|ended| match ended {
+        Ended::Whole => finished(&to.client, &contact, &id).map(Some),
+        Ended::Unread => Ok(None),
+    });
+    match ended {
+        Ok(Some(job)) => {
+            if to.json() {
+                output::print(&output::pretty(job.raw.get()));
+            }
+            Ok(code(&job.value))
+        }
+        Ok(None) => {
+            eprintln!("{}", goes_on(&id));
+            Ok(exit::UNREAD)
+        }
+        Err(trouble) => Err(unfollowed(&id, trouble)),
+    }
+}
+
+/// With `-o json`, stdout is for the finished job.
+fn follow(to: &To, contact: &Arc<Contact>, id: &str) -> Result<Ended, Trouble> {
+    let stdout = if to.json() { Sink::Stderr } else { Sink::Stdout };
+    let reading = Reading {
+        client: to.client.clone(),
+        contact: contact.clone(),
+        id: id.to_string(),
+        from: From::Offset(0),
+        follow: true,
+    };
+    reading.read(vec![(Stream::Stdout, stdout), (Stream::Stderr, Sink::Stderr)])
+}
+
+/// One request waits no longer, so that a server which froze is noticed.
+const ROUND: &str = "30s";
+const ROUND_WITHIN: Duration = Duration::from_secs(45);
+
+fn finished(client: &Client, contact: &Contact, id: &str) -> Result<Answer, Trouble> {
+    let path = format!("/api/v1/jobs/{}", escape(id));
+    loop {
+        match contact.ask(|| client.get_within(&path, &[("wait", "finished"), ("timeout", ROUND)], ROUND_WITHIN)) {
+            Ok(job) if waiting::is_finished(&job.value) => return Ok(job),
+            Ok(_) => {}
+            Err(trouble) if trouble.timed_out() => {}
+            Err(trouble) => return Err(trouble),
+        }
+    }
+}
+
+/// The exit code of a finished job, as a shell would give it. What the code alone does not tell goes to
+/// stderr.
+fn code(job: &Value) -> u8 {
+    let error = &job["error"];
+    let reason = error["reason"].as_str().unwrap_or_default();
+    if job["state"] != "succeeded" && reason != "exited" {
+        let id = plain(&job["id"]);
+        let said = Some(message(error)).filter(|said| !said.is_empty()).unwrap_or_else(|| plain(&job["state"]));
+        eprintln!("everbeat: job {id}: {said}");
+        eprintln!("  hint: `everbeat explain {id}` tells more");
+    }
+    let number = |name: &str| job[name].as_i64();
+    match (number("exit_code"), number("exit_signal")) {
+        (None, None) if job["state"] == "succeeded" => exit::DONE,
+        // It was stopped and said nothing of it; whoever goes by the code must not take that for success.
+        (Some(0), _) if job["state"] != "succeeded" => exit::OWN,
+        // What a process ends with has eight bits.
+        (Some(code), _) => code.to_le_bytes()[0],
+        (None, Some(signal)) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX)),
+        (None, None) if reason == "not_started" => not_started(error),
+        (None, None) => exit::OWN,
+    }
+}
+
+/// Whether the program was not found, or could not be executed, or it was something else.
+fn not_started(error: &Value) -> u8 {
+    const NO_SUCH_FILE: i64 = 2;
+    const NOT_A_FOLDER: i64 = 20;
+    let said = message(error);
+    let why = said.rsplit_once("could not be started: ").map_or(said.as_str(), |(_, why)| why);
+    let of_program = match error["failed_part"].as_str() {
+        Some(part) => part == "program",
+        None => why.starts_with("program "),
+    };
+    let absent = match error["errno"].as_i64() {
+        Some(errno) => matches!(errno, NO_SUCH_FILE | NOT_A_FOLDER),
+        None => ["not found", "No such file", "does not exist"].iter().any(|sign| why.contains(sign)),
+    };
+    match (of_program, absent) {
+        (false, _) => exit::OWN,
+        (true, true) => exit::NOT_FOUND,
+        (true, false) => exit::NOT_EXECUTABLE,
+    }
+}
+
+pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
+    let patience = if args.follow { args.patience } else { Duration::ZERO };
+    let reading = Reading {
+        client: to.client.clone(),
+        contact: Arc::new(Contact::new(patience)),
+        id: args.id.clone(),
+        from: args.tail.map_or(From::Offset(0), From::Tail),
+        follow: args.follow,
+    };
+    let streams = match args.stream {
+        Some(stream) => vec![stream],
+        None => vec![Stream::Stdout, Stream::Stderr],
+    };
+    let sink = |stream: &Stream| match (to.json(), stream, args.stream) {
+        (true, _, _) => Sink::Lines(Vec::new()),
+        (false, Stream::Stderr, None) => Sink::Stderr,
+        (false, _, _) => Sink::Stdout,
+    };
+    reading.read(streams.into_iter().map(|stream| (stream, sink(&stream))).collect())?;
+    Ok(exit::DONE)
+}
+
+pub(crate) fn remove(to: &To, id: &str, dry_run: bool) -> Result<u8, Failure> {
+    let query = if dry_run { &[("dry_run", "true")][..] } else { &[] };
+    let removed = to.client.delete(&format!("/api/v1/jobs/{}", escape(id)), query)?;
+    to.print(removed.raw.get(), || {
+        let verb = if dry_run { "would be removed" } else { "is removed" };
+        format!("job {id} {verb}{}", show::amount(&removed.value))
+    });
+    Ok(exit::DONE)
+}
+
+/// What is sent to submit a job.
+#[derive(Serialize)]
+struct Submission {
+    command: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    env: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
+    #[serde(rename = "sessionId", skip_serializing_if = "Option::is_none")]
+    session_id: Option<String>,
+    #[serde(rename = "agentEngine", skip_serializing_if = "Option::is_none")]
+    agent_engine: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+}
+
+impl Submission {
+    fn new(client: &Client, args: &RunArgs) -> Result<Submission, Failure> {
+        let command = args.command.iter().enumerate();
+        let command = command.map(|(place, argument)| text(&format!("CMD[{place}]"), argument));
+        let mut env = BTreeMap::new();
+        for given in &args.env {
+            let (name, value) = variable(text("--env", given)?)?;
+            env.insert(name, value);
+        }
+        let mut cwd = args.cwd.as_deref().map(|cwd| text("--cwd", cwd)).transpose()?;
+        if client.is_local() {
+            // The same machine: the command finds what its caller would find.
+            cwd = Some(here(cwd)?);
+            if let (false, Ok(path)) = (env.contains_key("PATH"), std::env::var("PATH")) {
+                env.insert("PATH".to_string(), path);
+            }
+        }
+        Ok(Submission {
+            command: command.collect::<Result<_, _>>()?,
+            name: args.name.clone(),
+            env,
+            cwd,
+            session_id: args.session_id.clone(),
+            agent_engine: args.agent_engine.clone(),
+            policy: policy(args)?,
+            queue: args.queue.clone(),
+        })
+    }
+
+    /// A server that never was there is told of at once. One that was may have accepted the job: the same
+    /// key finds it again.
+    fn submit(&self, client: &Client, contact: &Contact) -> Result<Answer, Trouble> {
+        let body = serde_json::to_string(self)
+            .map_err(|error| Trouble::Refused { status: 400, problem: Value::String(error.to_string()) })?;
+        let key = uuid::Uuid::new_v4().to_string();
+        let send = || client.post("/api/v1/jobs", Some(&body), &[("idempotency-key", &key)]);
+        match send() {
+            Err(trouble) if trouble.met() && trouble.passing() => contact.ask(send),
+            answer => answer,
+        }
+    }
+}
+
+fn text(what: &str, given: &OsStr) -> Result<String, Failure> {
+    given.to_str().map(ToString::to_string).ok_or_else(|| {
+        let hint = "a job's command, environment and folder are kept as text; hand other bytes over in a file";
+        Failure::usage(&Invalid::new(what, format!("{given:?}"), "is not valid UTF-8", hint))
+    })
+}
+
+/// `NAME=VALUE`, or `NAME` for the value that it has here.
+fn variable(given: String) -> Result<(String, String), Failure> {
+    match given.split_once('=') {
+        Some((name, value)) => Ok((name.to_string(), value.to_string())),
+        None => match std::env::var(&given) {
+            Ok(value) => Ok((given, value)),
+            Err(error) => {
+                let hint = format!("give it a value: -e {given}=VALUE");
+                Err(Failure::usage(&Invalid::new("--env", format!("{given:?}"), error.to_string(), hint)))
+            }
+        },
+    }
+}
+
+/// The folder to work in, seen from the current one.
+fn here(given: Option<String>) -> Result<String, Failure> {
+    let path = match &given {
+        Some(given) => std::path::absolute(given),
+        None => std::env::current_dir(),
+    };
+    let path = path.map_err(|error| {
+        let hint = "name a folder with --cwd";
+        Failure::usage(&Invalid::new("--cwd", given.unwrap_or_default(), format!("cannot be found: {error}"), hint))
+    })?;
+    text("--cwd", path.as_os_str())
+}
+
+fn policy(args: &RunArgs) -> Result<Option<Value>, Failure> {
+    let mut policy = match args.policy.as_deref().map(|given| super::run::json("--policy", given)).transpose()? {
+        None => Map::new(),
+        Some(given) => serde_json::from_str(given.get()).map_err(|_| {
+            let hint = "write it like '{\"max_attempts\": 3}'";
+            Failure::usage(&Invalid::new("--policy", given.get(), "is not a JSON object", hint))
+        })?,
+    };
+    if let Some(deadline) = args.deadline {
+        policy.insert("deadline".to_string(), format_duration(deadline).into());
+    }
+    Ok(Some(policy).filter(|policy| !policy.is_empty()).map(Value::Object))
+}
+
+/// An error of Everbeat's own is no exit of the command.
+fn own(trouble: Trouble) -> Failure {
+    Failure::from(trouble).with_code(exit::OWN)
+}
+
+fn unfollowed(id: &str, trouble: Trouble) -> Failure {
+    let hint =
+        format!("the job goes on; follow it with `everbeat logs -f {id}`, get its end with `everbeat wait {id}`");
+    let said = match trouble.passing() {
+        true => format!("job {id} can no longer be followed: {trouble}"),
+        false => format!("job {id} cannot be followed: {}", trouble.detail().unwrap_or(&trouble.to_string())),
+    };
+    Failure::new(exit::OWN, said, hint)
+}
+
+fn goes_on(id: &str) -> String {
+    format!("everbeat: job {id} goes on; follow it with `everbeat logs -f {id}`, stop it with `everbeat cancel {id}`")
+}

@@ -21,13 +21,13 @@ fn run_follows_its_job_and_ends_as_it_does() {
     let missing = server.cli(&["run", "--", "no-such-program"]);
     assert_eq!(code(&missing), 127, "{}", stderr(&missing));
     assert!(stderr(&missing).contains("no-such-program"), "{}", stderr(&missing));
-    let forbidden = server.cli(&["run", "--", "/etc/hostname"]);
+    let forbidden = server.cli(&["run", "--", "/etc/passwd"]);
     assert_eq!(code(&forbidden), 126, "{}", stderr(&forbidden));
     let folder = server.cli(&["run", "--cwd", "/no/such/folder", "--", "true"]);
     assert_eq!(code(&folder), 125, "{}", stderr(&folder));
     assert!(stderr(&folder).contains("/no/such/folder"), "{}", stderr(&folder));
     let literal = server.cli(&["run", "--", "printf", "%s|", "; rm -rf x", "$(id)", "a\nb", "-n", "*"]);
-    assert_eq!(stdout(&literal), "; rm -rf x|$(id)|a\nb|-n|*|");
+    assert_eq!(stdout(&literal), "; rm -rf x|$(id)|a\nb|-n|*|", "{}", stderr(&literal));
     let nothing = server.cli(&["run"]);
     assert_eq!(code(&nothing), 2, "{}", stderr(&nothing));
     let late = server.cli(&["run", "--deadline", "300ms", "--", "sleep", "30"]);

@@ -112,8 +112,9 @@ fn a_host_that_stays_away_is_given_up_and_fenced_when_it_returns() {
     // Pinned to the first host: the second performs no jobs until it has them to itself.
     let job = until(SOON, "a job on the first host", || {
         let job = first.shell("echo one >> $EVERBEAT_WORKSPACE/marks; sleep 20; exit 6");
-        let found = first.runs(&job);
-        if found["replica_id"] == first.replica_id().as_str() {
+        first.until_state(&job, "running");
+        if first.look(&job)["replica_id"] == first.replica_id().as_str() {
+            first.runs(&job);
             return Some(job);
         }
         first.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({}));

@@ -100,6 +100,10 @@ impl Engine {
         };
         match shims.output(id, stream, from, limit).await {
             Ok(chunk) => Ok(chunk),
+            // It is about to begin.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !run.run.state.finished() => {
+                Ok(LogChunk::default())
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Conflict {
                 problem: format!("the folder of job {id} is gone"),
                 hint: "it was cleaned; an archive of its workspace may be in the data folder".to_string(),

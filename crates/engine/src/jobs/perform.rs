@@ -261,7 +261,7 @@ impl Watch<'_> {
         if advanced {
             life.signer.nudge(self.entry);
         }
-        if beat.write_error != self.heard.write_error
+        if self.heard.write_error.is_none()
             && let Some(error) = &beat.write_error
         {
             tracing::warn!(job = %self.attempt.job, error, "a job's shim cannot write to its folder; it goes on");

@@ -143,3 +143,15 @@ fn a_command_reads_its_input_and_without_one_nothing() {
     let (access, nonblock) = (0o3, 0o4000);
     assert_eq!((flags & access, flags & nonblock), (0, 0), "to be read only, and like any other file");
 }
+
+#[test]
+fn a_file_that_is_no_program_is_not_handed_to_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "touch ran\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let job = Job::new(&[script.to_str().unwrap()]).start();
+    let Finding::Exited(record) = job.examine() else { panic!("{:?}", job.examine()) };
+    assert_eq!((record.exit_code, record.start_errno), (None, Some(8)), "ENOEXEC: {record:?}");
+    assert!(!job.folder.workspace().join("ran").exists());
+}

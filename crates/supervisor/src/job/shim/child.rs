@@ -1,7 +1,8 @@
 //! Starting the command.
 #![allow(unsafe_code)] // pre_exec, once.
 
-use super::failure::Failure;
+use super::exec::Program;
+use super::failure::{DEFAULT_PATH, Failure};
 use super::signals;
 use crate::job::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
 use crate::job::folder::{JobFolder, SOCKET};
@@ -55,9 +56,13 @@ fn start_here(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd
     drop(high);
     // A byte in it says that everything was ready, and only the program itself could still fail.
     let (was_ready, ready) = pipe()?;
+    let given = spec.env.iter().map(|(name, value)| (name.clone(), value.into()));
+    let own = own_variables(spec, folder, &progress_end).into_iter().map(|(name, value)| (name.to_owned(), value));
+    let path = spec.env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    let program = Program::new(&spec.command, path, given.chain(own))?;
+    // Only the way to the fork is the standard library's.
     let mut command = Command::new(&spec.command[0]);
-    command.args(&spec.command[1..]).stdin(stdin(spec, folder)?).stdout(stdout_end).stderr(stderr_end);
-    command.env_clear().envs(&spec.env).envs(own_variables(spec, folder, &progress_end));
+    command.stdin(stdin(spec, folder)?).stdout(stdout_end).stderr(stderr_end);
     // A group of its own: a signal to it does not reach the shim.
     command.process_group(0);
     let shim = rustix::process::getpid();
@@ -76,7 +81,8 @@ fn start_here(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd
                 rustix::io::write(door, b"0")?;
             }
             rustix::io::fcntl_setfd(&progress_end, FdFlags::empty())?;
-            Ok(rustix::io::write(&ready, b"!").map(drop)?)
+            rustix::io::write(&ready, b"!")?;
+            Err(program.become_it())
         });
     }
     let child = command.spawn().map_err(|error| {

@@ -13,8 +13,8 @@ pub(super) struct Failure {
     pub(super) part: Option<StartPart>,
 }
 
-/// Where the C library looks when the environment has no `PATH`.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// Where a program is looked for when the environment has no `PATH`.
+pub(super) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 impl Failure {
     pub(super) fn cancelled() -> Failure {

@@ -3,6 +3,7 @@
 mod child;
 mod clients;
 mod detach;
+mod exec;
 mod failure;
 mod kill_points;
 mod output;

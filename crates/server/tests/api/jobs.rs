@@ -1,8 +1,8 @@
-use crate::common::{Server, eventually, idle, request, started_with};
+use crate::common::{Server, eventually, idle, request, started_with, token};
 use crate::shims::FakeShims;
 use axum::body::Body;
 use axum::http::StatusCode;
-use everbeat_server::Config;
+use everbeat_server::{Config, Scope};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -366,6 +366,41 @@ async fn what_is_no_job_is_not_found_among_them() {
         }
     }
     assert!(server.get(&format!("/api/v1/runs/{run}")).await.ok()["cancel_requested_at"].is_null());
+}
+
+#[tokio::test]
+async fn looking_at_jobs_needs_one_scope_and_making_them_another() {
+    let tokens = vec![
+        token("reader", "r", &[Scope::Read]),
+        token("submitter", "s", &[Scope::Submit]),
+        token("beat", "h", &[Scope::Heartbeat, Scope::Worker]),
+        token("admin", "a", &[Scope::Admin]),
+    ];
+    let shims = FakeShims::new();
+    let server = started_with(Config { tokens, ..Config::default() }, &shims).await;
+    let absent = format!("/api/v1/jobs/{}", Uuid::from_u128(7));
+    for (method, path, scope) in [
+        ("GET", "/api/v1/jobs", "r"),
+        ("GET", &absent, "r"),
+        ("GET", &format!("{absent}/logs"), "r"),
+        ("POST", "/api/v1/jobs", "s"),
+        ("POST", &format!("{absent}/cancel"), "s"),
+        ("POST", &format!("{absent}/retry"), "s"),
+        ("DELETE", &absent, "s"),
+    ] {
+        for secret in ["r", "s", "h", "a"] {
+            let authorization = format!("Bearer {secret}");
+            let headers = [("authorization", authorization.as_str())];
+            let answer = server.send(request(method, path, &headers, Body::empty())).await;
+            match secret == scope || secret == "a" {
+                true => assert!([200, 400, 404].contains(&answer.status), "{method} {path}: {}", answer.text()),
+                false => _ = answer.problem(StatusCode::FORBIDDEN, "wrong-scope"),
+            }
+        }
+        let answer = server.send(request(method, path, &[], Body::empty())).await;
+        answer.problem(StatusCode::UNAUTHORIZED, "unauthenticated");
+    }
+    assert_eq!(server.runs_stored(), 0);
 }
 
 #[tokio::test]

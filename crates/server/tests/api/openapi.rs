@@ -230,6 +230,9 @@ async fn jobs_and_their_recovery_are_described_with_every_key_required() {
     }
     let new = &schemas["NewJob"];
     assert_eq!((&new["required"], &new["additionalProperties"]), (&json!(["command"]), &json!(false)));
+    let (command, env) = (&schemas["Arguments"], &schemas["Environment"]);
+    assert_eq!((&command["minItems"], &command["prefixItems"][0]["minLength"]), (&json!(1), &json!(1)), "{command}");
+    assert_eq!(env["propertyNames"]["type"], "string", "{env}");
     assert_eq!(schemas["HeartbeatStatusName"]["enum"], json!(["fresh", "stale", "dead", "unknown"]));
     for path in ["/api/v1/jobs/{id}/logs", "/api/v1/runs/{id}/logs"] {
         let answer = &document["paths"][path]["get"]["responses"]["200"];

@@ -223,7 +223,7 @@ async fn resume_without_names_opens_all_that_failed() {
     let mut ids = [failed(&server).await, failed(&server).await];
     ids.sort_unstable();
     running(&server).await;
-    for (attempt, body) in [(2, None), (3, Some("{}")), (4, Some(r#"{"jobIds": null}"#))] {
+    for (attempt, body) in [(2, None), (3, Some("{}")), (4, Some(r#"{"jobIds": null}"#)), (5, Some(" null "))] {
         let answer = match body {
             None => server.post("/api/admin/recovery/jobs/resume").await.ok(),
             Some(body) => server.post_json("/api/admin/recovery/jobs/resume", body).await.ok(),

@@ -91,7 +91,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for JsonBody<T> {
     }
 }
 
-/// The same, where a request may also come without a body.
+/// The same, where a request may also come without a body, or with none to speak of.
 pub(crate) struct OptionalBody<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for OptionalBody<T> {
@@ -99,8 +99,8 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for Opti
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<OptionalBody<T>> {
         match parts.extensions.get::<Received>() {
-            Some(Received(received)) => read(received).map(OptionalBody),
-            None => Ok(OptionalBody(T::default())),
+            Some(Received(received)) if received.trim_ascii() != b"null" => read(received).map(OptionalBody),
+            _ => Ok(OptionalBody(T::default())),
         }
     }
 }

@@ -12,7 +12,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everbeat_engine::{Error, HeartbeatStatus, JobView, SubmitJob};
-use everbeat_model::job::Command;
+use everbeat_model::job::{Command, KnownExit};
 use everbeat_model::run::Spec;
 use everbeat_model::time::format_duration;
 use everbeat_model::{Invalid, Json, RunId, RunState};
@@ -41,7 +41,7 @@ pub(crate) struct JobJson {
     session_id: Option<String>,
     #[schema(required)]
     agent_engine: Option<String>,
-    /// Of its last attempt; absent while it is not known.
+    /// Once it is finished, if it is known.
     #[schema(required)]
     exit_code: Option<i32>,
     #[schema(required)]
@@ -66,6 +66,8 @@ impl From<JobView> for JobJson {
     fn from(view: JobView) -> JobJson {
         let JobView { run, command, exit, reattached, heartbeat_status, heartbeat_error, workspace_path, host } = view;
         let Command { command, name, cwd, session_id, agent_engine, env: _secret } = command;
+        // What is open again tells an earlier try's exit by its error only.
+        let exit = if run.run.state.finished() { exit } else { KnownExit::default() };
         JobJson {
             job_id: run.run.id,
             run: run.into(),

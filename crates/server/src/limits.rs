@@ -15,13 +15,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Followers of events at once: each one reads the store.
+/// Followers at once, of events or of a job's output: each one reads the store, or files.
 pub(crate) const MOST_STREAMS: usize = 64;
 /// Requests that wait at once, for the end of a run or for a value.
 pub(crate) const MOST_WAITS: usize = 1000;
 /// Nobody waits longer in one request.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// A stream of events ends after this, and is taken up again by its client.
+/// A stream ends after this, and is taken up again by its client.
 pub(crate) const LONGEST_STREAM: Duration = Duration::from_secs(3600);
 /// Connections at once; more wait to be accepted.
 pub(crate) const MOST_CONNECTIONS: usize = 4096;

@@ -50,7 +50,14 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
 /// Where this process counts; none, if its owner installed a recorder of another kind first.
 pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
     static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
-    let install = || PrometheusBuilder::new().set_buckets(&BUCKETS).ok()?.install_recorder().ok();
+    let install = || {
+        let handle = PrometheusBuilder::new().set_buckets(&BUCKETS).ok()?.install_recorder().ok()?;
+        metrics::describe_gauge!("everbeat_jobs_running", "Jobs that this replica watches over");
+        metrics::describe_gauge!("everbeat_jobs_stale", "Of these: those whose sentinels are stale");
+        metrics::describe_gauge!("everbeat_jobs_dead", "Of these: those whose sentinels are older still");
+        metrics::describe_counter!("everbeat_jobs_hung_total", "Shims that held their lock and did not answer");
+        Some(handle)
+    };
     RECORDER.get_or_init(install).as_ref()
 }
 

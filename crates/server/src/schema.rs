@@ -46,9 +46,12 @@ words!(RecommendedAction, vec!["investigate", "resume", "none"]);
 words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 
+fn text(pattern: &str) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).pattern(Some(pattern))
+}
+
 fn argument(least: usize) -> ObjectBuilder {
-    let text = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
-    text.min_length(Some(least)).max_length(Some((128 << 10) - 1)).pattern(Some(r"^[^\x00]*$"))
+    text(r"^[^\x00]*$").min_length(Some(least)).max_length(Some((128 << 10) - 1))
 }
 
 /// A program and its arguments: the program has a name.
@@ -68,8 +71,7 @@ pub(crate) struct Environment;
 
 impl PartialSchema for Environment {
     fn schema() -> RefOr<Schema> {
-        let names = ObjectBuilder::new().pattern(Some(r"^(?!EVERBEAT_)[^=\x00]+$"));
-        let values = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).pattern(Some(r"^[^\x00]*$"));
+        let (names, values) = (text(r"^(?!EVERBEAT_)[^=\x00]+$"), text(r"^[^\x00]*$"));
         let schema = ObjectBuilder::new().schema_type(SchemaType::new(Type::Object));
         schema.property_names(Some(names)).additional_properties(Some(Schema::from(values))).into()
     }

@@ -1,11 +1,12 @@
 #![allow(clippy::disallowed_methods, reason = "the one place where tests meet real time and real tasks")]
 
+use crate::shims::FakeShims;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Readiness, Settings, Task, builtin};
+use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Readiness, Settings, Shims, Task, builtin};
 use everbeat_model::{BootInstant, Json, StoreTime};
 use everbeat_server::{Config, Scope, Token, router};
 use everbeat_store::{Memory, Store};
@@ -105,6 +106,19 @@ pub(crate) fn idle(config: Config) -> Server {
 
 /// One whose store has this clock.
 pub(crate) fn idle_with(config: Config, clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Server {
+    idle_on(config, clock, Host::default())
+}
+
+/// A server that performs commands, and whose replica works.
+pub(crate) async fn started_with(config: Config, shims: &Arc<FakeShims>) -> Server {
+    let host = Host { shims: Some(shims.clone() as Arc<dyn Shims>), ..Host::default() };
+    let server = idle_on(config, wall, host);
+    server.engine.start();
+    eventually(|| async { (server.engine.readiness() == Readiness::Ready).then_some(()) }).await;
+    server
+}
+
+fn idle_on(config: Config, clock: impl Fn() -> StoreTime + Send + Sync + 'static, host: Host) -> Server {
     let env: Arc<dyn Env> = Arc::new(RealEnv(Instant::now()));
     let store = Arc::new(Memory::new(Arc::new(clock)));
     let (gate, opened) = watch::channel(false);
@@ -117,8 +131,8 @@ pub(crate) fn idle_with(config: Config, clock: impl Fn() -> StoreTime + Send + S
         drain_grace: Duration::from_millis(200),
         ..Settings::default()
     };
-    let engine = Engine::new(env, store.clone() as Arc<dyn Store>, settings, tasks, Host::default())
-        .expect("the settings are valid");
+    let engine =
+        Engine::new(env, store.clone() as Arc<dyn Store>, settings, tasks, host).expect("the settings are valid");
     let router = router(engine.clone(), config);
     Server { engine, store, router, gate }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 43] = [
+const CONTRACT: [(&str, &str); 60] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -22,6 +22,13 @@ const CONTRACT: [(&str, &str); 43] = [
     ("get", "/api/v1/runs/{id}/logs"),
     ("post", "/api/v1/runs/{id}/cancel"),
     ("post", "/api/v1/runs/{id}/retry"),
+    ("post", "/api/v1/jobs"),
+    ("get", "/api/v1/jobs"),
+    ("get", "/api/v1/jobs/{id}"),
+    ("delete", "/api/v1/jobs/{id}"),
+    ("get", "/api/v1/jobs/{id}/logs"),
+    ("post", "/api/v1/jobs/{id}/cancel"),
+    ("post", "/api/v1/jobs/{id}/retry"),
     ("post", "/api/v1/graphs"),
     ("get", "/api/v1/graphs"),
     ("get", "/api/v1/graphs/{name}"),
@@ -51,6 +58,16 @@ const CONTRACT: [(&str, &str); 43] = [
     ("get", "/api/v1/verdicts/{id}"),
     ("get", "/api/v1/events"),
     ("get", "/api/admin/invariants"),
+    ("get", "/api/admin/startup-log"),
+    ("get", "/api/admin/recovery/jobs/status"),
+    ("get", "/api/admin/recovery/jobs/sentinels"),
+    ("get", "/api/admin/recovery/jobs/heartbeats"),
+    ("get", "/api/admin/recovery/jobs/metrics"),
+    ("get", "/api/admin/recovery/jobs/failed"),
+    ("get", "/api/admin/recovery/jobs/stale"),
+    ("post", "/api/admin/recovery/jobs/resume"),
+    ("post", "/api/admin/recovery/jobs/clean"),
+    ("get", "/api/admin/jobs/{jobId}/health"),
 ];
 
 async fn document(config: Config) -> Value {
@@ -92,6 +109,7 @@ async fn every_documented_path_exists_and_knows_its_methods() {
         }
         let concrete = path
             .replace("{id}", "00000000-0000-0000-0000-000000000007")
+            .replace("{jobId}", "00000000-0000-0000-0000-000000000007")
             .replace("{name}", "default")
             .replace("{node}", "a");
         let answer = server.send(request(&method.to_uppercase(), &concrete, &[], Body::empty())).await;
@@ -116,7 +134,7 @@ async fn every_operation_documents_what_it_can_answer_as_problems() {
         if operation.get("requestBody").is_some() {
             expected.push("422");
         }
-        if path.contains("{id}") {
+        if path.contains("{id}") || path.contains("{jobId}") {
             expected.push("404");
         }
         for status in expected {
@@ -126,7 +144,7 @@ async fn every_operation_documents_what_it_can_answer_as_problems() {
             let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
             assert_eq!(schema, "#/components/schemas/Problem", "{method} {path} {status}");
         }
-        assert!(path.ends_with("/logs") || responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+        assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
     }
 }
 
@@ -183,5 +201,46 @@ async fn tokens_are_asked_for_in_the_document_if_they_are_in_fact() {
         let probe = path == "/livez" || path == "/readyz";
         let expected = if probe { Value::Null } else { json!([{"token": []}]) };
         assert_eq!(operation["security"], expected, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn jobs_and_their_recovery_are_described_with_every_key_required() {
+    let document = document(Config::default()).await;
+    let schemas = &document["components"]["schemas"];
+    let parts = schemas["Job"]["allOf"].as_array().unwrap_or_else(|| panic!("{}", schemas["Job"]));
+    assert_eq!(parts[0]["$ref"], "#/components/schemas/Run", "a job is a run and more");
+    for (name, schema, keys) in [
+        ("Job", &parts[1], 13),
+        ("Deleted", &schemas["Deleted"], 5),
+        ("RecoveryStatus", &schemas["RecoveryStatus"], 7),
+        ("Sentinel", &schemas["Sentinel"], 9),
+        ("Heartbeat", &schemas["Heartbeat"], 5),
+        ("HeartbeatSummary", &schemas["HeartbeatSummary"], 5),
+        ("RecoveryMetrics", &schemas["RecoveryMetrics"], 7),
+        ("FailedJob", &schemas["FailedJob"], 7),
+        ("StaleJob", &schemas["StaleJob"], 5),
+        ("Resumed", &schemas["Resumed"], 3),
+        ("Cleaning", &schemas["Cleaning"], 6),
+        ("JobHealth", &schemas["JobHealth"], 7),
+    ] {
+        let required = schema["required"].as_array().unwrap_or_else(|| panic!("{name}: {schema}")).len();
+        assert_eq!(required, schema["properties"].as_object().expect("properties").len(), "{name}");
+        assert_eq!(required, keys, "{name}");
+    }
+    let new = &schemas["NewJob"];
+    assert_eq!((&new["required"], &new["additionalProperties"]), (&json!(["command"]), &json!(false)));
+    let (command, env) = (&schemas["Arguments"], &schemas["Environment"]);
+    assert_eq!((&command["minItems"], &command["prefixItems"][0]["minLength"]), (&json!(1), &json!(1)), "{command}");
+    assert_eq!(env["propertyNames"]["type"], "string", "{env}");
+    assert_eq!(schemas["HeartbeatStatusName"]["enum"], json!(["fresh", "stale", "dead", "unknown"]));
+    for path in ["/api/v1/jobs/{id}/logs", "/api/v1/runs/{id}/logs"] {
+        let answer = &document["paths"][path]["get"]["responses"]["200"];
+        assert!(answer["content"].get("text/plain").is_some(), "{answer}");
+        assert!(answer["headers"].get("everbeat-log-offset").is_some(), "{answer}");
+    }
+    for what in ["resume", "clean"] {
+        let body = &document["paths"][format!("/api/admin/recovery/jobs/{what}")]["post"]["requestBody"];
+        assert_ne!(body["required"], true, "{body}");
     }
 }

@@ -1,3 +1,4 @@
+use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// When this process is asked to end, says `farewell` first.
@@ -16,7 +17,11 @@ pub(crate) fn with(farewell: String) {
                 _ = terminate.recv() => 128 + 15,
             }
         });
-        eprintln!("\n{farewell}");
+        if std::io::stderr().is_terminal() {
+            // After the ^C that the terminal shows.
+            eprintln!();
+        }
+        eprintln!("{farewell}");
         std::process::exit(code);
     });
 }

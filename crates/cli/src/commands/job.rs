@@ -37,7 +37,7 @@ pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
             if to.json() {
                 output::print(&output::pretty(job.raw.get()));
             }
-            Ok(code(&job.value))
+            Ok(end_like(&job.value))
         }
         Ok(None) => {
             eprintln!("{}", goes_on(&id));
@@ -76,17 +76,22 @@ fn finished(client: &Client, contact: &Contact, id: &str) -> Result<Answer, Trou
     }
 }
 
-/// The exit code of a finished job, as a shell would give it. What the code alone does not tell goes to
-/// stderr.
-fn code(job: &Value) -> u8 {
-    let error = &job["error"];
-    let reason = error["reason"].as_str().unwrap_or_default();
-    if job["state"] != "succeeded" && reason != "exited" {
+/// Ends as a finished job did. What the exit code alone does not tell goes to stderr.
+fn end_like(job: &Value) -> u8 {
+    let (code, error) = (code(job), &job["error"]);
+    if job["state"] != "succeeded" && error["reason"] != "exited" {
         let id = plain(&job["id"]);
         let said = Some(message(error)).filter(|said| !said.is_empty()).unwrap_or_else(|| plain(&job["state"]));
         eprintln!("everbeat: job {id}: {said}");
-        eprintln!("  hint: `everbeat explain {id}` tells more");
+        if code == exit::OWN {
+            eprintln!("  hint: `everbeat explain {id}` tells more");
+        }
     }
+    code
+}
+
+/// The exit code of a finished job, as a shell would give it.
+fn code(job: &Value) -> u8 {
     let number = |name: &str| job[name].as_i64();
     match (number("exit_code"), number("exit_signal")) {
         (None, None) if job["state"] == "succeeded" => exit::DONE,
@@ -95,7 +100,7 @@ fn code(job: &Value) -> u8 {
         // What a process ends with has eight bits.
         (Some(code), _) => code.to_le_bytes()[0],
         (None, Some(signal)) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX)),
-        (None, None) if reason == "not_started" => not_started(error),
+        (None, None) if job["error"]["reason"] == "not_started" => not_started(&job["error"]),
         (None, None) => exit::OWN,
     }
 }
@@ -281,4 +286,38 @@ fn unfollowed(id: &str, trouble: Trouble) -> Failure {
 
 fn goes_on(id: &str) -> String {
     format!("everbeat: job {id} goes on; follow it with `everbeat logs -f {id}`, stop it with `everbeat cancel {id}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_jobs_end_is_told_as_a_shell_would() {
+        let check = |state: &str, exit_code: Value, exit_signal: Value, error: Value, expected: u8| {
+            let job = json!({ "state": state, "exit_code": exit_code, "exit_signal": exit_signal, "error": error });
+            assert_eq!(code(&job), expected, "{job}");
+        };
+        let none = || Value::Null;
+        let said = |reason: &str| json!({ "reason": reason, "message": "…" });
+        check("succeeded", json!(0), none(), none(), 0);
+        check("failed", json!(7), none(), said("exited"), 7);
+        check("failed", none(), json!(9), said("exited"), 137);
+        check("cancelled", none(), json!(15), said("cancelled"), 143);
+        check("cancelled", json!(0), none(), said("cancelled"), 125);
+        check("cancelled", none(), none(), said("cancelled"), 125);
+        check("failed", none(), none(), said("shim_died"), 125);
+        check("failed", none(), json!(15), said("shim_terminated"), 143);
+        let not_started = |part: Value, errno: Value, why: &str| {
+            let message = format!("the command could not be started: {why}");
+            json!({ "reason": "not_started", "message": message, "failed_part": part, "errno": errno })
+        };
+        check("failed", none(), none(), not_started(json!("program"), json!(2), ""), 127);
+        check("failed", none(), none(), not_started(json!("program"), json!(13), ""), 126);
+        check("failed", none(), none(), not_started(json!("folder"), json!(2), ""), 125);
+        check("failed", none(), none(), not_started(none(), none(), "program \"x\" was not found in PATH"), 127);
+        check("failed", none(), none(), not_started(none(), none(), "program \"x\" is not executable"), 126);
+        check("failed", none(), none(), not_started(none(), json!(12), "no process could be made"), 125);
+    }
 }

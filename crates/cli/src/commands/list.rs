@@ -1,5 +1,5 @@
 use super::To;
-use super::show::exit_of;
+use super::show::{exit_of, tries};
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
@@ -57,7 +57,7 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
 
 fn run(run: &Value) -> Vec<Cell> {
     let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
-    let attempt = format!("{}/{}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    let attempt = tries(run, "/");
     vec![
         Cell::new(plain(&run["id"])),
         Cell::new(plain(&run["task"])),
@@ -71,7 +71,7 @@ fn run(run: &Value) -> Vec<Cell> {
 }
 
 fn job(job: &Value) -> Vec<Cell> {
-    let attempt = format!("{}/{}", plain(&job["attempt"]), plain(&job["max_attempts"]));
+    let attempt = tries(job, "/");
     let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
     let program = || plain(&job["command"][0]);
     vec![

@@ -88,6 +88,16 @@ pub(super) fn exit_of(job: &Value) -> String {
     }
 }
 
+/// The attempt's number, and how many there may be. Attempts that cost nothing are numbered too: then it can
+/// be higher, and says nothing of how many are left.
+pub(super) fn tries(run: &Value, of: &str) -> String {
+    let (attempt, most) = (&run["attempt"], &run["max_attempts"]);
+    match attempt.as_u64() > most.as_u64() {
+        true => plain(attempt),
+        false => format!("{}{of}{}", plain(attempt), plain(most)),
+    }
+}
+
 /// How much a removal took away, if it says so.
 pub(super) fn amount(removed: &Value) -> String {
     match (removed["entries"].as_u64(), removed["bytes"].as_u64()) {
@@ -99,7 +109,7 @@ pub(super) fn amount(removed: &Value) -> String {
 /// The line that says how a run ended, and what came of it.
 pub(super) fn brief(run: &Value) -> String {
     let took = took(&run["started_at"], &run["finished_at"]).map(|span| format!(", took {span}")).unwrap_or_default();
-    let attempt = format!("attempt {} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    let attempt = format!("attempt {}", tries(run, " of "));
     let (id, ended) = (plain(&run["id"]), state(&plain(&run["state"])).content());
     let first = format!("{} {id} {ended} ({attempt}{took})", noun(run));
     match (&run["result"], &run["error"]) {
@@ -113,7 +123,7 @@ pub(super) fn brief(run: &Value) -> String {
 fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
     let known = run["state"].as_str().unwrap_or_default();
     let life = run["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
-    let attempt = format!("{} of {}", plain(&run["attempt"]), plain(&run["max_attempts"]));
+    let attempt = tries(run, " of ");
     let json = |name: &str| if run[name].is_null() { String::new() } else { run[name].to_string() };
     let is_job = run["kind"] == "job";
     // A job's own fields tell what its input and result are made of.

@@ -12,11 +12,11 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(name = "everbeat", version, propagate_version = false, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Start a server with `everbeat serve`, then try in another terminal:\n  \
-    everbeat run -- sh -c 'echo hello; sleep 60; echo done'   a command that outlives the server: kill it, start it again\n  \
-    everbeat submit echo --input '\"hello\"' --wait            a run of a task\n  \
+    everbeat run -- sh -c 'echo hello; sleep 60; echo done'   a job: it outlives the server\n  \
+    everbeat submit echo --input '\"hello\"' --wait             a run of a task\n  \
     everbeat ls jobs                                          what there is\n\n\
-    Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out;\n\
-    `everbeat run` ends with the exit code of its command, and with 125 for errors of its own")]
+    Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out; \
+    `everbeat run` ends with its command's own, and with 125 for errors of Everbeat's own")]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -55,44 +55,26 @@ pub(crate) enum Command {
         EVERBEAT_REPLICA__SLOTS=8 everbeat serve            every key of the file can be set like this\n\n\
         The first SIGTERM or SIGINT lets work finish for replica.drain_grace and then leaves; the second stops at once.")]
     Serve(Flags),
-    /// Check the configuration and show what is in force
-    Config(ConfigArgs),
     /// Run a command that outlives client and server, and follow its output
+    #[command(override_usage = "everbeat run [OPTIONS] [--] <CMD>...")]
     #[command(after_help = "Examples:\n  \
         everbeat run -- python3 train.py --epochs 10\n  \
-        everbeat run -d --name nightly --deadline 2h -- ./backup.sh   prints the job's id; see `everbeat logs -f ID`\n  \
+        everbeat run -d --name nightly --deadline 2h -- ./backup.sh   prints the job's id\n  \
         everbeat run -e LANG=C -e HOME -- make test\n  \
         everbeat run -- sh -c 'ls *.csv | wc -l'                      a shell, where one is wanted\n\n\
-        The command belongs to the server, not to this terminal: it goes on when this client is interrupted, when\n\
-        the server is killed, restarted or upgraded. `everbeat cancel ID` stops it. It reads nothing from stdin.\n\
-        Its environment is what -e gives, beside the server's HOME, USER, LANG and the like; PATH is the one from\n\
-        here if the server is on this machine.\n\n\
-        Exit codes: the command's own; 128 + N if signal N killed it; 125 Everbeat's own error (server away, job\n\
-        refused or lost); 126 the command cannot be executed; 127 it was not found; 2 usage.")]
+        The command belongs to the server, not to this terminal. It goes on when this client is interrupted (see it \
+        again with `everbeat logs -f ID`), and when the server is killed, restarted or upgraded. `everbeat cancel ID` \
+        stops it.\n\n\
+        It reads nothing from stdin. Its environment is what -e gives, beside the server's HOME, USER, LANG and the \
+        like; if the server is on this machine, PATH is the one from here.\n\n\
+        Exit codes: the command's own; 128 + N if signal N killed it; 125 Everbeat's own error (server away, job \
+        refused or lost); 126 the command cannot be executed; 127 it was not found; 2 usage")]
     Run(RunArgs),
     /// Print what a job wrote to stdout and stderr
     #[command(after_help = "Examples:\n  \
         everbeat logs -f ID\n  \
         everbeat logs --tail 20 --stream stderr ID")]
     Logs(LogsArgs),
-    /// From inside a job: tell how far it is
-    #[command(after_help = "Examples, in a command that `everbeat run` started:\n  \
-        everbeat beat --done 3 --total 10 --note 'chapter 3'\n  \
-        everbeat beat --status waiting")]
-    Beat(BeatArgs),
-    /// Remove a finished job: its folder, and what the store knows of it
-    Rm {
-        /// Id of a job
-        id: String,
-        /// Only say what would be removed
-        #[arg(long)]
-        dry_run: bool,
-    },
-    /// Look at the jobs of the server's host, resume failed ones, clean old ones
-    Recovery {
-        #[command(subcommand)]
-        action: RecoveryAction,
-    },
     /// Submit a run of a task
     #[command(after_help = "Examples:\n  \
         everbeat submit echo --input '{\"hello\": \"world\"}' --wait\n  \
@@ -134,6 +116,14 @@ pub(crate) enum Command {
         /// Id of a job or a run
         id: String,
     },
+    /// Remove a finished job: its folder, and what the store knows of it
+    Rm {
+        /// Id of a job
+        id: String,
+        /// Only say what would be removed
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Apply a graph, or look at one
     Graph {
         #[command(subcommand)]
@@ -149,6 +139,16 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ExecutionAction,
     },
+    /// Look at the jobs of the server's host, resume failed ones, clean old ones
+    Recovery {
+        #[command(subcommand)]
+        action: RecoveryAction,
+    },
+    /// From inside a job: tell how far it is
+    #[command(after_help = "Examples, in a command that `everbeat run` started:\n  \
+        everbeat beat --done 3 --total 10 --note 'chapter 3'\n  \
+        everbeat beat --status waiting")]
+    Beat(BeatArgs),
     /// Act on a replica
     Replica {
         #[command(subcommand)]
@@ -163,6 +163,8 @@ pub(crate) enum Command {
     Invariants,
     /// Read the log of events
     Events(EventsArgs),
+    /// Check the configuration and show what is in force
+    Config(ConfigArgs),
     /// Measure a server on this machine, on SQLite and on PostgreSQL; prints JSON
     #[command(after_help = "Example:\n  everbeat bench --postgres postgres://postgres@127.0.0.1:5432/postgres\n\n\
         The database may be one in use: the measurement keeps to schemas of its own and drops them at the end.")]

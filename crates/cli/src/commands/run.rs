@@ -9,6 +9,7 @@ use everbeat_model::time::parse_duration;
 use everbeat_model::{Invalid, StoreTime};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use std::cell::Cell;
 use std::io::Read;
 use std::time::Duration;
 
@@ -79,13 +80,26 @@ fn ended(to: &To, run: &Answer) -> Result<u8, Failure> {
 const CANCEL_PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn cancel(to: &To, id: &str) -> Result<u8, Failure> {
-    // Cancelling twice is as good as once.
     let contact = Contact::new(CANCEL_PATIENCE);
-    let run = contact.ask(|| act(to, id, "cancel"))?;
+    let asked = Cell::new(0);
+    let run = contact.ask(|| {
+        asked.set(asked.get() + 1);
+        act(to, id, "cancel")
+    });
+    let run = match run {
+        // An earlier request, whose answer was lost, may have done it.
+        Err(trouble) if asked.get() > 1 => cancelled(to, id).ok_or(trouble)?,
+        run => run?,
+    };
     acted(to, id, &run, |state| match state {
         "cancelled" => "cancelled".to_string(),
         state => format!("asked to stop; it is still {state}"),
     })
+}
+
+fn cancelled(to: &To, id: &str) -> Option<Answer> {
+    let run = to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]).ok()?;
+    Some(run).filter(|run| run.value["state"] == "cancelled")
 }
 
 pub(crate) fn retry(to: &To, id: &str) -> Result<u8, Failure> {

@@ -15,7 +15,6 @@ use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome};
 use everbeat_store::{Held, Which};
 use serde_json::json;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -373,7 +372,7 @@ impl Watch<'_> {
         let gave = match (spec.kind, exit.exit_code) {
             (Kind::Node, Some(0)) => match self.value().await {
                 Ok(value) => value,
-                Err(error) => return (Ending::failed(&format!("its output cannot be read: {error}"), false), None),
+                Err(why) => return (Ending::failed(&why, true), None),
             },
             _ => Json::of(&json!({
                 "exit_code": exit.exit_code,
@@ -402,9 +401,13 @@ impl Watch<'_> {
     }
 
     /// What a node's command computed: what it printed, as JSON if it is that, and as text if not.
-    async fn value(&self) -> io::Result<Json> {
-        let limit = ctx::MOST_VALUE_BYTES + 1;
-        let chunk = self.shims.output(self.attempt.job, Stream::Stdout, LogFrom::Attempt, limit).await?;
+    async fn value(&self) -> Result<Json, String> {
+        let (most, job) = (ctx::MOST_VALUE_BYTES, self.attempt.job);
+        let read = self.shims.output(job, Stream::Stdout, LogFrom::Attempt, most + 1).await;
+        let chunk = read.map_err(|error| format!("what it printed cannot be read: {error}"))?;
+        if chunk.bytes.len() > most {
+            return Err("it printed more than 4 MiB; store it elsewhere and print where".to_string());
+        }
         let text = String::from_utf8_lossy(&chunk.bytes);
         let text = text.trim();
         Ok(Json::parse(text).unwrap_or_else(|_| Json::of(text)))

@@ -1,6 +1,6 @@
 //! Request bodies: received whole, JSON by their content type, and refused with the field at fault.
 
-use crate::problem::{Kind, Problem, Result};
+use crate::problem::{Kind, Problem, Result, discreet};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request};
 use axum::http::HeaderMap;
@@ -152,7 +152,7 @@ fn complain(words: &str, path: &[Segment], body: &Value) -> Problem {
             None => format!("the known ones are {}", known.join(", ")),
         };
         let value = found(path, body).or_else(|| body.get(unknown)).map_or_else(String::new, Value::to_string);
-        return Problem::about(Kind::UnknownField, Invalid::new(field, value, "is not a known field", hint));
+        return Problem::about(Kind::UnknownField, discreet(Invalid::new(field, value, "is not a known field", hint)));
     }
     if words.starts_with("missing field ") {
         let field = inside(&dotted(path), quoted.next().unwrap_or_default());
@@ -161,7 +161,7 @@ fn complain(words: &str, path: &[Segment], body: &Value) -> Problem {
     let field = if path.is_empty() { "the body".to_string() } else { dotted(path) };
     let value = found(path, body).map_or_else(String::new, Value::to_string);
     let problem = format!("cannot be accepted: {words}");
-    Problem::about(Kind::InvalidValue, Invalid::new(field, value, problem, remedy(words)))
+    Problem::about(Kind::InvalidValue, discreet(Invalid::new(field, value, problem, remedy(words))))
 }
 
 fn remedy(words: &str) -> &'static str {

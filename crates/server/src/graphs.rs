@@ -5,7 +5,7 @@ use crate::body::JsonBody;
 use crate::jobs::hide;
 use crate::page::{FEW, Page, limit};
 use crate::params::{Params, Segment};
-use crate::problem::Result;
+use crate::problem::{Result, discreet};
 use crate::schema::{Arguments, NodeKindName};
 use crate::submit::idempotency;
 use axum::Json as Answer;
@@ -127,7 +127,7 @@ pub(crate) async fn apply_graph(
     params.only(&[])?;
     let key = idempotency(&headers, "POST /api/v1/graphs", std::iter::once(&new))?;
     let accept_unknown = new.accept_unknown.unwrap_or(false);
-    let applied = app.engine.apply_graph(new.read()?, accept_unknown, key).await?;
+    let applied = app.engine.apply_graph(new.read().map_err(discreet)?, accept_unknown, key).await?;
     let location = [(LOCATION, format!("/api/v1/graphs/{}", escape(&applied.definition.graph.name)))];
     let graph = Answer(GraphJson::from(applied.definition));
     Ok(match applied.new {

@@ -2,7 +2,7 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::page::{FEW, Page, limit};
 use crate::params::{Params, Segment};
-use crate::problem::{Kind as ProblemKind, Problem, Result};
+use crate::problem::{HIDDEN, Kind as ProblemKind, Problem, Result, discreet};
 use crate::runs::{DEFAULT_WAIT, RunJson, read_timeout};
 use crate::schema::{Arguments, Environment, HeartbeatStatusName, RunStateName, WaitFor};
 use crate::submit::{idempotency, read_time};
@@ -86,9 +86,6 @@ impl From<JobView> for JobJson {
         }
     }
 }
-
-/// What is shown in place of a value that may be a secret.
-const HIDDEN: &str = "***";
 
 /// The input and arguments of a run, without the values of a command's environment.
 pub(crate) fn shown(spec: &Spec) -> (Json, Option<Json>) {
@@ -194,7 +191,10 @@ pub(crate) async fn create_job(
 ) -> Result<Response> {
     params.only(&[])?;
     let idempotency = idempotency(&headers, "POST /api/v1/jobs", std::iter::once(&new))?;
-    let submission = app.engine.submit_job(new.submit()?, idempotency).await.map_err(discreet)?;
+    let submission = app.engine.submit_job(new.submit()?, idempotency).await.map_err(|error| match error {
+        Error::Invalid(invalid) => Error::Invalid(discreet(invalid)),
+        error => error,
+    })?;
     let job = match app.engine.job(submission.id).await {
         Err(Error::NotFound { id, .. }) => return Err(stands_no_more(&app, submission.id, id).await),
         job => JobJson::from(job?),
@@ -204,16 +204,6 @@ pub(crate) async fn create_job(
         true => (StatusCode::CREATED, location, Answer(job)).into_response(),
         false => Answer(job).into_response(),
     })
-}
-
-/// A complaint about a variable does not repeat what may be a secret.
-fn discreet(error: Error) -> Error {
-    match error {
-        Error::Invalid(invalid) if invalid.field.starts_with("env.") => {
-            Error::Invalid(Invalid { value: format!("{HIDDEN:?}"), ..invalid })
-        }
-        error => error,
-    }
 }
 
 /// What stands for a request is no job, or not any more.

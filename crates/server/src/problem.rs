@@ -121,6 +121,25 @@ impl Problem {
     }
 }
 
+/// What is shown in place of a value that may be a secret.
+pub(crate) const HIDDEN: &str = "***";
+
+/// The same complaint; one about a command's environment does not repeat what may be a secret.
+pub(crate) fn discreet(mut invalid: Invalid) -> Invalid {
+    let about = |name: &str| invalid.field.split(['.', '[']).any(|part| part == name);
+    let (env, command) = (about("env"), about("command"));
+    if env {
+        invalid.value = HIDDEN.to_string();
+    }
+    // A deserialiser quotes what it found; one that reads a node's command names its environment no other way.
+    if (env || command)
+        && let (Some(from), Some(to)) = (invalid.problem.find('"'), invalid.problem.rfind('"'))
+    {
+        invalid.problem.replace_range(from..=to, HIDDEN);
+    }
+    invalid
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let hint = error.hint();

@@ -151,9 +151,26 @@ async fn the_environment_reaches_the_command_and_is_shown_nowhere() {
     texts.push(server.post(&format!("/api/v1/jobs/{id}/cancel")).await.text());
     finished(&server, &id).await;
     texts.push(server.post(&format!("/api/v1/jobs/{id}/retry")).await.text());
-    for reserved in ["EVERBEAT_TOKEN", "A\0"] {
-        let body = json!({"command": ["train"], "env": {reserved: SECRET}});
-        texts.push(server.post_json("/api/v1/jobs", body).await.text());
+    let wrong = [
+        json!({"EVERBEAT_TOKEN": SECRET}),
+        json!({"A\0": SECRET}),
+        json!({"A": format!("{SECRET}\0")}),
+        json!({format!("A={SECRET}"): ""}),
+        json!({"A": [SECRET]}),
+        json!([format!("TOKEN={SECRET}")]),
+        json!(SECRET),
+    ];
+    for env in wrong {
+        let node = json!({"name": "b", "kind": "compute", "command": ["train"], "args": {"env": env}});
+        for (path, body) in [
+            ("/api/v1/jobs", json!({"command": ["train"], "env": env})),
+            ("/api/v1/runs", json!({"task": "noop", "env": env})),
+            ("/api/v1/graphs", json!({"name": "wrong", "nodes": [node]})),
+        ] {
+            let answer = server.post_json(path, body).await;
+            assert_eq!(answer.status, 422, "{path}: {}", answer.text());
+            texts.push(answer.text());
+        }
     }
     for text in texts {
         assert!(!text.contains(SECRET), "{text}");

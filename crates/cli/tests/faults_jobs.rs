@@ -306,7 +306,10 @@ fn a_server_killed_at_every_point_of_a_jobs_life_neither_loses_nor_repeats_it() 
             assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("failed"), &json!(7)), "{point}: {ended}");
             let marks = std::fs::read_to_string(host.workspace(&job).join("marks")).unwrap();
             assert_eq!(marks, "x\n", "{point}: it ran once");
+            // Nothing of it is left for the next server to die at.
+            until(SOON, "its shim has left", || host.shim(&job).is_none().then_some(()));
         }
+        println!("{point}: {hits} times");
     }
     server.assert_sound();
 }

@@ -407,9 +407,16 @@ impl Host {
         let chunk = match from {
             LogFrom::Offset(offset) => job::logs::read_from(&folder, stream, offset, limit),
             LogFrom::Tail(lines) => job::logs::tail(&folder, stream, lines),
-            LogFrom::Attempt => {
-                Spec::read(&folder).and_then(|spec| job::logs::read_from(&folder, stream, spec.stdout_from, limit))
-            }
+            LogFrom::Attempt => Spec::read(&folder).and_then(|spec| {
+                let chunk = job::logs::read_from(&folder, stream, spec.stdout_from, limit)?;
+                let lost = chunk.offset.saturating_sub(spec.stdout_from.min(chunk.end));
+                match lost {
+                    0 => Ok(chunk),
+                    _ => {
+                        Err(Problem::TooLarge("stdout.log".into(), chunk.end - spec.stdout_from, spec.log_limit_bytes))
+                    }
+                }
+            }),
         };
         let chunk = chunk.map_err(unclear)?;
         Ok(LogChunk { offset: chunk.offset, bytes: chunk.bytes, end: chunk.end })

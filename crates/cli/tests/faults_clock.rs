@@ -1,9 +1,11 @@
 //! Wall clocks an hour off, of a server and of the database, change no verdict.
 
 mod common;
+mod job;
 mod postgres;
 
 use common::{Server, pause, quick, until};
+use job::{Host, Jobs};
 use postgres::{Postgres, libfaketime};
 use serde_json::json;
 use std::time::Duration;
@@ -78,4 +80,42 @@ fn a_database_clock_that_jumps_an_hour_changes_no_verdict() {
     assert_eq!(servers[0].get("/api/v1/verdicts")["items"], json!([]));
     assert_eq!(servers[0].get("/api/v1/replicas?state=active")["items"].as_array().unwrap().len(), 2);
     servers[0].assert_sound();
+}
+
+#[test]
+fn a_servers_clock_that_jumps_an_hour_changes_nothing_about_its_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    std::fs::write(&clock, "+0").unwrap();
+    let host = Host::with(
+        quick()
+            .env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "200ms")
+            .env("EVERBEAT_JOBS__CHECK_INTERVAL", "200ms")
+            .env("LD_PRELOAD", libfaketime().display())
+            .env("FAKETIME_TIMESTAMP_FILE", clock.display())
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    );
+    let mut server = host.start();
+    let job = server.shell("sleep 8; exit 5");
+    server.runs(&job);
+    for shift in ["+3600", "-3600"] {
+        std::fs::write(&clock, shift).unwrap();
+        pause(Duration::from_secs(1));
+        let found = server.look(&job);
+        assert_eq!(
+            (&found["state"], &found["heartbeat_status"]),
+            (&json!("running"), &json!("fresh")),
+            "{shift}: {found}"
+        );
+        server.kill9();
+        server = host.start();
+        server.runs(&job);
+    }
+    let ended = server.ended(&job);
+    assert_eq!((&ended["exit_code"], &ended["attempt"]), (&json!(5), &json!(1)), "{ended}");
+    let metrics = server.get("/api/admin/recovery/jobs/metrics");
+    assert_eq!((&metrics["staleDetected"], &metrics["deadDetected"]), (&json!(0), &json!(0)), "{metrics}");
+    let verdicts = server.get(&format!("/api/v1/verdicts?run_id={job}"));
+    assert_eq!(verdicts["items"], json!([]));
 }

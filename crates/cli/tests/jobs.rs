@@ -202,6 +202,65 @@ fn a_silent_job_raises_an_alarm_and_is_not_judged_by_it() {
 }
 
 #[test]
+fn whatever_stands_in_place_of_a_sentinel_is_unknown_and_stops_no_scan() {
+    let host = Host::with(
+        quick().env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "30s").env("EVERBEAT_JOBS__CHECK_INTERVAL", "100ms"),
+    );
+    let mut server = host.start();
+    let elsewhere = host.options.data_dir.with_file_name("elsewhere");
+    std::fs::write(&elsewhere, "untouched").unwrap();
+    let replace: [(&str, &dyn Fn(&std::path::Path)); 8] = [
+        ("an empty file", &|path| std::fs::write(path, "").unwrap()),
+        ("half a file", &|path| std::fs::write(path, "{\"jobId\":").unwrap()),
+        ("another job's", &|path| std::fs::write(path, "{\"jobId\":\"x\",\"pid\":1}").unwrap()),
+        ("a link", &|path| std::os::unix::fs::symlink(&elsewhere, path).unwrap()),
+        ("a folder", &|path| std::fs::create_dir(path).unwrap()),
+        ("a FIFO", &|path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success())),
+        ("a giant", &|path| std::fs::File::create(path).unwrap().set_len(1 << 30).unwrap()),
+        ("nothing", &|_| {}),
+    ];
+    let healthy = server.shell("sleep 60");
+    server.runs(&healthy);
+    let hostile: Vec<(String, &str)> = replace
+        .iter()
+        .map(|(what, put)| {
+            let job = server.shell("sleep 60");
+            server.runs(&job);
+            let path = host.folder(&job).join(".sentinel.json");
+            std::fs::remove_file(&path).unwrap();
+            put(&path);
+            (job, *what)
+        })
+        .collect();
+    for again in [false, true] {
+        let heartbeats = server.get("/api/admin/recovery/jobs/heartbeats");
+        let (unknown, fresh) = (&heartbeats["summary"]["unknown"], &heartbeats["summary"]["fresh"]);
+        assert_eq!((unknown, fresh), (&json!(8), &json!(1)), "{heartbeats}");
+        let sentinels = server.get("/api/admin/recovery/jobs/sentinels");
+        for (job, what) in &hostile {
+            let found = sentinels["sentinels"].as_array().unwrap().iter().find(|found| found["jobId"] == job.as_str());
+            let found = found.unwrap();
+            assert_eq!((&found["valid"], &found["lock"]), (&json!(false), &json!("held")), "{what}: {found}");
+            assert!(found["error"].is_string(), "{what}: {found}");
+            let job = server.look(job);
+            assert_eq!(
+                (&job["state"], &job["liveness"], &job["attempt"]),
+                (&json!("running"), &json!("alive"), &json!(1)),
+                "{what}"
+            );
+        }
+        if !again {
+            server.kill9();
+            server = host.start();
+            let status = server.get("/api/admin/recovery/jobs/status");
+            assert_eq!((&status["reattached"], &status["lost"]), (&json!(9), &json!(0)), "{status}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "untouched");
+    server.assert_sound();
+}
+
+#[test]
 fn the_recovery_apis_have_the_promised_shapes() {
     let host = Host::new();
     let server = host.start();

@@ -33,6 +33,9 @@ const MOST_ARGUMENT_BYTES: usize = 128 << 10;
 const MOST_BYTES: usize = 512 << 10;
 const MOST_NAME_BYTES: usize = 200;
 
+/// What is shown in place of a variable's value, which may be a secret.
+pub const HIDDEN: &str = "***";
+
 impl Command {
     /// Whether a process can be given all of this.
     pub fn check(&self) -> Result<(), Invalid> {
@@ -61,6 +64,10 @@ impl Command {
                 let hint = "those names are set by Everbeat; use another";
                 return Err(Invalid::new(field, format!("{value:?}"), "is a reserved name", hint));
             }
+            if value == HIDDEN {
+                let hint = "give the value itself: what was read from the server shows this in its place";
+                return Err(Invalid::new(field, format!("{value:?}"), "stands for a value that is not shown", hint));
+            }
             no_nul("env", name)?;
             no_nul(&field, value)?;
         }
@@ -76,7 +83,7 @@ impl Command {
         {
             let Some(text) = text else { continue };
             if text.is_empty() || text.len() > MOST_NAME_BYTES || text.chars().any(char::is_control) {
-                let hint = format!("use 1 to {MOST_NAME_BYTES} characters without control characters");
+                let hint = format!("use 1 to {MOST_NAME_BYTES} bytes without control characters");
                 return Err(Invalid::new(field, format!("{text:?}"), "cannot be taken", hint));
             }
         }
@@ -240,6 +247,7 @@ mod tests {
         refused(&with(|c| drop(c.env.insert("A=B".into(), String::new()))), "env");
         refused(&with(|c| drop(c.env.insert("EVERBEAT_JOB_ID".into(), "x".into()))), "env.EVERBEAT_JOB_ID");
         refused(&with(|c| drop(c.env.insert("A".into(), "\0".into()))), "env.A");
+        refused(&with(|c| drop(c.env.insert("A".into(), HIDDEN.into()))), "env.A");
         refused(&with(|c| c.name = Some("a\nb".into())), "name");
         for literal in ["; rm", "$(id)", "a\nb", "-rf", "", "`x`"] {
             command(&["echo", literal]).check().expect("taken literally");

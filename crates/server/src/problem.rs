@@ -3,6 +3,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everbeat_engine::Error;
 use everbeat_model::Invalid;
+use everbeat_model::job::HIDDEN;
 use everbeat_store::Class;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -120,9 +121,6 @@ impl Problem {
         self
     }
 }
-
-/// What is shown in place of a value that may be a secret.
-pub(crate) const HIDDEN: &str = "***";
 
 /// The same complaint; one about a command's environment does not repeat what may be a secret.
 pub(crate) fn discreet(mut invalid: Invalid) -> Invalid {

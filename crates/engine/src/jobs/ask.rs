@@ -122,22 +122,30 @@ impl Engine {
                 hint: format!("cancel it first: everbeat cancel {id}"),
             });
         }
-        let removed = match (&run.spec.host, &self.core.shims) {
-            (None, _) => Removed::default(),
-            (Some(_), Some(shims)) if self.is_here(&job.run) => match shims.remove(id, false, dry_run).await {
-                Ok(removed) => removed,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Removed::default(),
-                Err(error) => return Err(unreadable(id, &error)),
-            },
+        let shims = match (&run.spec.host, &self.core.shims) {
+            (None, _) => None,
+            (Some(_), Some(shims)) if self.is_here(&job.run) => Some(shims),
             (Some(host), _) => return Err(elsewhere(id, host)),
         };
-        if !dry_run && !self.core.store.forget(id).await? {
+        let remove = async |dry_run| match shims {
+            None => Ok(Removed::default()),
+            Some(shims) => match shims.remove(id, false, dry_run).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Removed::default()),
+                removed => removed.map_err(|error| unreadable(id, &error)),
+            },
+        };
+        // First whether it may go, then the run, which cannot be opened again from there on, then its files.
+        let removed = remove(true).await?;
+        if dry_run {
+            return Ok(removed);
+        }
+        if !self.core.store.forget(id).await? {
             return Err(Error::Conflict {
                 problem: format!("job {id} was opened again just now"),
                 hint: "wait until it is finished".to_string(),
             });
         }
-        Ok(removed)
+        remove(false).await
     }
 }
 

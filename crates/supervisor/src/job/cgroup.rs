@@ -65,6 +65,11 @@ impl Cgroup {
         gone_is_fine(fs::write(self.path.join("cgroup.kill"), "1"))
     }
 
+    /// Whether it was made at all.
+    pub(crate) fn exists(&self) -> bool {
+        self.job().is_dir()
+    }
+
     /// Whether the job's part holds no process any more.
     pub(crate) fn job_is_empty(&self) -> io::Result<bool> {
         is_empty(&self.job())

@@ -77,10 +77,12 @@ pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
     })
 }
 
-/// Kills the job's processes until there are none: by cgroup, and by tag those that left it. A command that
-/// was not started in this boot has none, which spares looking at every process of the machine.
+/// Kills the job's processes until there are none: by cgroup, or by tag where there is none. A command that was
+/// not started in this boot has no processes.
 fn sweep(cgroup: Option<&Cgroup>, identity: &Identity, may_live: bool) -> io::Result<()> {
     let tag = identity.tag();
+    // Nothing leaves a cgroup by itself; looking for tags means to read the environment of every process.
+    let may_live = may_live && !cgroup.is_some_and(Cgroup::exists);
     until(|| {
         let mut empty = true;
         if let Some(cgroup) = cgroup {

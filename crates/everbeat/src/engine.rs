@@ -1,14 +1,16 @@
 use crate::task::Typed;
 use crate::{Execution, GraphDefinition, StoreOptions, System, Values, open_store};
-use everbeat_engine::{Ctx, Env, Failure, Host, RunView, Settings, StartExecution, Submit, Tasks};
+use everbeat_engine::{Ctx, Env, Failure, Host, RunView, Settings, StartExecution, Submit, SubmitJob, Tasks};
 use everbeat_model::graph::Graph;
+use everbeat_model::job::Command;
 use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
-use everbeat_supervisor::HostLocks;
+use everbeat_supervisor::{HostLocks, HostShims};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::future::Future;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ pub struct Builder {
     tasks: Tasks,
     graphs: Vec<Graph>,
     settings: Settings,
+    commands: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,7 @@ impl Engine {
             tasks: crate::tasks(),
             graphs: Vec::new(),
             settings: Settings::default(),
+            commands: false,
         }
     }
 
@@ -71,6 +75,13 @@ impl Engine {
     /// A handle on a run that exists already.
     pub fn run(&self, id: RunId) -> RunHandle {
         RunHandle { id, engine: self.engine.clone() }
+    }
+
+    /// Submits a detached command: program and arguments, never a shell line.
+    pub async fn run_command<S: Into<String>>(&self, command: impl IntoIterator<Item = S>) -> Result<RunHandle, Error> {
+        let command = Command { command: command.into_iter().map(Into::into).collect(), ..Command::default() };
+        let submission = self.engine.submit_job(SubmitJob::new(command), None).await?;
+        Ok(RunHandle { id: submission.id, engine: self.engine.clone() })
     }
 
     /// Starts an execution of a graph, or finds the one of a singleton graph.
@@ -144,6 +155,13 @@ impl Builder {
         Ok(self)
     }
 
+    /// Performs detached commands as well, which outlive this program. It becomes the shim of each itself, so its
+    /// `main` must begin with [`crate::become_shim`]. Needs a data folder.
+    pub fn commands(mut self) -> Builder {
+        self.commands = true;
+        self
+    }
+
     /// Changes any other setting.
     pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Builder {
         change(&mut self.settings);
@@ -160,13 +178,31 @@ impl Builder {
             settings.host = locks.host().to_string();
         }
         let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);
-        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims: None })?;
+        let shims = match (self.commands, &self.data_dir) {
+            (false, _) => None,
+            (true, Some(data_dir)) => {
+                let shims = HostShims::open(data_dir, "/proc/self/exe".into(), vec![SHIM.into()])?;
+                Some(Arc::new(shims) as Arc<dyn everbeat_engine::Shims>)
+            }
+            (true, None) => return Err(std::io::Error::other("commands need one: call data_dir").into()),
+        };
+        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims })?;
         engine.start();
         for graph in self.graphs {
             engine.apply_graph(graph, false, None).await?;
         }
         Ok(Engine { engine })
     }
+}
+
+/// What a program is told to become a shim.
+const SHIM: &str = "shim";
+
+/// To be called first thing in `main` by a program that performs commands, before any thread or runtime is started.
+/// If this process was started to be the shim of a job, it is that, and this answers how it ended.
+pub fn become_shim() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == SHIM).then(|| everbeat_supervisor::job::shim::main(arguments))
 }
 
 /// A submitted run.

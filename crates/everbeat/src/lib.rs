@@ -30,7 +30,7 @@ mod open;
 mod system;
 mod task;
 
-pub use engine::{Builder, Engine, Error, RunHandle};
+pub use engine::{Builder, Engine, Error, RunHandle, become_shim};
 pub use everbeat_engine::{
     Beat, Ctx, Env, ExecutionView, Failure, Handler, Liveness, RunView, Settings, Stop, Submit, Tasks, Wait,
 };

@@ -209,7 +209,8 @@ fn whatever_stands_in_place_of_a_sentinel_is_unknown_and_stops_no_scan() {
     let mut server = host.start();
     let elsewhere = host.options.data_dir.with_file_name("elsewhere");
     std::fs::write(&elsewhere, "untouched").unwrap();
-    let replace: [(&str, &dyn Fn(&std::path::Path)); 8] = [
+    type Put<'a> = &'a dyn Fn(&std::path::Path);
+    let replace: [(&str, Put<'_>); 8] = [
         ("an empty file", &|path| std::fs::write(path, "").unwrap()),
         ("half a file", &|path| std::fs::write(path, "{\"jobId\":").unwrap()),
         ("another job's", &|path| std::fs::write(path, "{\"jobId\":\"x\",\"pid\":1}").unwrap()),

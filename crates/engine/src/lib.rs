@@ -49,7 +49,7 @@ pub use locks::{LockGuard, Locks};
 pub use settings::{JobSettings, QueueLimit, Settings};
 pub use shims::{
     Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, Stream, Traces,
+    SentinelReading, Shims, StopReason, Stream, Traces,
 };
 pub use view::{Liveness, RunView};
 

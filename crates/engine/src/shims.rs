@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use everbeat_model::job::{Command, Exit};
-use everbeat_model::{Json, RunId, Token};
+use everbeat_model::{BootInstant, Json, RunId, Token};
 use std::io;
 use std::time::Duration;
 
@@ -9,6 +9,12 @@ use std::time::Duration;
 /// number.
 #[async_trait]
 pub trait Shims: Send + Sync + 'static {
+    /// Makes the job's folder, durably. Before the run is placed here: where a run was placed and there is no folder,
+    /// somebody has taken it away.
+    async fn prepare(&self, _job: RunId) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Ends what earlier attempts left, writes durably what this one is to do, and starts its shim. When it
     /// answers, the command has begun and ended or goes on, or its shim is dead: `examine` tells which. An
     /// error says nothing about whether it began; `fence` makes sure.
@@ -25,7 +31,7 @@ pub trait Shims: Send + Sync + 'static {
 
     /// Asks for the end: a signal, and after the grace another that nobody survives. If the shim cannot be
     /// reached, the wish is left where it will look.
-    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()>;
+    async fn stop(&self, attempt: &JobAttempt, why: StopReason, grace: Duration) -> io::Result<()>;
 
     /// Says that a replica the store acknowledges owns the attempt.
     async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()>;
@@ -35,6 +41,13 @@ pub trait Shims: Send + Sync + 'static {
 
     /// Kills a shim that does not answer, and its job with it. `fence` must follow.
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()>;
+
+    /// Ends an attempt whose records cannot be understood, whatever they say: kills all that bears its marks, and
+    /// forbids it for good.
+    async fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
+        self.kill(attempt).await?;
+        self.fence(attempt).await.map(|_| ())
+    }
 
     /// Its end is stored: the shim need not linger.
     async fn acknowledge(&self, attempt: &JobAttempt);
@@ -88,6 +101,16 @@ pub struct JobAttempt {
 /// The tenure of whoever ends an attempt that no lease stands for any more.
 pub const LAST_WORD: u32 = u32::MAX;
 
+/// Why an attempt is asked to stop. Its exit record says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    Cancelled,
+    /// It made no progress.
+    Stalled,
+    /// No lease stands for it.
+    Fenced,
+}
+
 /// What a shim is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
@@ -98,6 +121,8 @@ pub struct Order {
     pub stop_grace: Duration,
     pub deadline: Option<Duration>,
     pub log_limit: u64,
+    /// Not to be started any more after this: somebody else may own it then.
+    pub start_before: BootInstant,
     /// It stops by itself when nobody has vouched for it for so long.
     pub isolated_after: Option<Duration>,
 }
@@ -112,6 +137,8 @@ pub enum Finding {
     Exited(Exit),
     /// Nobody has taken its lock: it never started, or its shim died before.
     NotStarted,
+    /// There is no folder at all.
+    Missing,
     /// Its lock is free and there is no record.
     Gone,
     /// The machine has booted since, and there is no record.

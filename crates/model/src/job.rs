@@ -133,8 +133,10 @@ pub struct Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
-    /// By its owner, or by a wish that an owner left.
+    /// By its owner, or by a wish that an owner left: somebody cancelled it.
     Requested,
+    /// By its owner: it made no progress.
+    Stalled,
     /// By its shim: it ran too long.
     Deadline,
     /// By its shim: nobody vouched for it, and its side effects are not fenced.
@@ -163,6 +165,13 @@ pub fn ending(
         }
         Exit { stopped: Some(Stopped::Requested), .. } if cancel_asked => {
             (Outcome::Cancelled, "cancelled", format!("cancelled on request; {how}"))
+        }
+        Exit { stopped: Some(Stopped::Requested), .. } => {
+            (Outcome::Failed, "stopped", format!("stopped on request; {how}"))
+        }
+        Exit { stopped: Some(Stopped::Stalled), .. } => {
+            let timeout = policy.stall_timeout.map(format_duration).unwrap_or_default();
+            (Outcome::Stalled, "no_progress", format!("stopped: no progress for {timeout}; {how}"))
         }
         Exit { stopped: Some(Stopped::Isolated), .. } => {
             (Outcome::Lost, "isolated", format!("stopped: nobody could vouch for it in time; {how}"))
@@ -273,7 +282,9 @@ mod tests {
         check(killed(9), true, Failed, "exited");
         check(stopped(killed(15), Stopped::Requested), true, Cancelled, "cancelled");
         check(stopped(exited(0), Stopped::Requested), true, Cancelled, "cancelled");
-        check(stopped(killed(15), Stopped::Requested), false, Failed, "exited");
+        check(stopped(killed(15), Stopped::Requested), false, Failed, "stopped");
+        check(stopped(exited(0), Stopped::Requested), false, Failed, "stopped");
+        check(stopped(exited(0), Stopped::Stalled), false, Stalled, "no_progress");
         check(stopped(killed(9), Stopped::Deadline), false, TimedOut, "deadline");
         check(stopped(killed(9), Stopped::Isolated), false, Lost, "isolated");
         check(stopped(killed(15), Stopped::ShimTerminated), false, Lost, "shim_terminated");

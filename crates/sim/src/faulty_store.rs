@@ -211,6 +211,14 @@ impl Runs for FaultyStore {
         self.call("place", move |store| async move { store.place(shown, host).await }).await
     }
 
+    async fn bound_hosts(&self) -> Result<Vec<String>> {
+        self.call("bound_hosts", move |store| async move { store.bound_hosts().await }).await
+    }
+
+    async fn unbind(&self, host: String, limit: usize) -> Result<usize> {
+        self.call("unbind", move |store| async move { store.unbind(host, limit).await }).await
+    }
+
     async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
         self.call("adopt", move |store| async move { store.adopt(to, limit).await }).await
     }

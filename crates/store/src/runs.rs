@@ -47,6 +47,12 @@ pub trait Runs {
     /// the lease shown. From then on it is claimed by its lane there. Answers whether it did.
     async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool>;
 
+    /// The hosts that runs which are not running belong to, each once.
+    async fn bound_hosts(&self) -> Result<Vec<String>>;
+
+    /// Lets ready and scheduled runs that belong to a host begin anywhere, at most `limit`; answers how many.
+    async fn unbind(&self, host: String, limit: usize) -> Result<usize>;
+
     /// Passes leases of detached runs on to a replica that may hold leases, from dead and left ones of the
     /// same host, at most `limit`, oldest run first. The token stays, the tenure rises, and the former
     /// owner's proofs are worth nothing from then on. Answers what was passed on.

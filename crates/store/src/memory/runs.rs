@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
-use everbeat_model::run::Claimed;
+use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{
     Attempt, Hole, Json, Lease, Next, Outcome, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
     StoreTime, Token,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,6 +200,34 @@ impl Runs for Memory {
         Ok(true)
     }
 
+    async fn bound_hosts(&self) -> Result<Vec<String>> {
+        let state = self.lock();
+        let hosts: BTreeSet<String> =
+            waiting(&state).filter_map(|run| state.runs.get(&run)?.spec.host.clone()).collect();
+        Ok(hosts.into_iter().collect())
+    }
+
+    async fn unbind(&self, host: String, limit: usize) -> Result<usize> {
+        let mut state = self.lock();
+        let there = |run: &RunId| state.runs.get(run).is_some_and(|row| row.spec.host.as_ref() == Some(&host));
+        let mut bound: Vec<RunId> = waiting(&state).filter(there).collect();
+        bound.sort();
+        bound.truncate(limit);
+        for run in &bound {
+            let Some(spec) = state.runs.get(run).map(|row| row.spec.clone()) else { continue };
+            let standing = state.take_ready(*run, &spec);
+            let free = Arc::new(Spec { host: None, ..(*spec).clone() });
+            if let Some(standing) = standing {
+                state.put_ready(*run, &free, standing);
+            }
+            if let Some(row) = state.runs.get_mut(run) {
+                row.spec = free;
+            }
+        }
+        state.version += u64::from(!bound.is_empty());
+        Ok(bound.len())
+    }
+
     async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
         let mut state = self.lock();
         let may_hold = |row: &&Replica| row.state.holds_leases();
@@ -328,6 +357,11 @@ impl Runs for Memory {
         state.version += 1;
         Ok(old.len())
     }
+}
+
+/// Runs that are neither running nor finished.
+fn waiting(state: &State) -> impl Iterator<Item = RunId> {
+    state.ready.keys().map(|(.., run)| *run).chain(state.scheduled.keys().map(|(_, run)| *run))
 }
 
 /// Whether an execution has not taken note of its end yet.

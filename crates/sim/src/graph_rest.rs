@@ -56,7 +56,7 @@ impl Rest<'_> {
 
     fn lacks(&self, node: &str) -> Option<String> {
         let status = self.execution.computation(node).map(|computation| &computation.status);
-        if status == Some(&Status::Next) {
+        if status == Some(&Status::Next) && !self.paused(node) {
             return Some(format!("{node} is to be computed again"));
         }
         // Whoever failed for good stays as it is until something changes.
@@ -73,6 +73,16 @@ impl Rest<'_> {
                 Some(format!("{node} is not due yet"))
             }
             _ => None,
+        }
+    }
+
+    /// Whether it is a tick whose gate is shut. One that was to be asked for its time again stays so meanwhile:
+    /// unlike what is computed, a tick is not forgotten when its gate shuts.
+    fn paused(&self, node: &str) -> bool {
+        match node {
+            "once" => self.value("y").is_none(),
+            "pulse" => self.value("go").is_none(),
+            _ => false,
         }
     }
 

@@ -141,7 +141,8 @@ fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
         Lane::Jobs => vec![COMMAND.to_string(), lane_on(COMMAND, &settings.host)],
     };
     let tasks = names.into_iter().map(|task| {
-        let free = settings.tasks.get(&task).map_or(limit, |most| most.saturating_sub(table.of_task(&task)));
+        let name = if lane == Lane::Jobs { COMMAND } else { &task };
+        let free = settings.tasks.get(name).map_or(limit, |most| most.saturating_sub(table.of_task(name)));
         (task, free)
     });
     let queues = settings.queues.iter().map(|(name, limits)| {

@@ -137,6 +137,7 @@ impl Life {
                 spawn("claim", claim::run(life.clone(), Lane::Tasks).boxed()),
                 spawn("claim jobs", claim::run(life.clone(), Lane::Jobs).boxed()),
                 spawn("check jobs", jobs::check(life.clone()).boxed()),
+                spawn("clean jobs", jobs::clean(life.clone()).boxed()),
             ];
             let phase = life.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
             drop(tasks);
@@ -323,17 +324,21 @@ impl Life {
 
     /// Begins to perform a claimed run.
     pub(crate) fn perform(self: &Arc<Life>, claimed: Claimed) {
-        self.enter_table(claimed, false);
+        self.enter_table(claimed, None);
     }
 
     /// Watches over a detached run that has begun, or may have.
-    pub(crate) fn watch_over(self: &Arc<Life>, claimed: Claimed) {
-        self.enter_table(claimed, true);
+    pub(crate) fn watch_over(self: &Arc<Life>, claimed: Claimed, cancel_asked: bool) {
+        self.enter_table(claimed, Some(cancel_asked));
     }
 
-    fn enter_table(self: &Arc<Life>, claimed: Claimed, taken_over: bool) {
+    /// `taken_over`: whether it was asked to cancel before, if it has begun, or may have.
+    fn enter_table(self: &Arc<Life>, claimed: Claimed, taken_over: Option<bool>) {
         let now = self.core.env.boot();
-        let entry = Arc::new(Entry::new(claimed, now, taken_over));
+        let entry = Arc::new(Entry::new(claimed, now, taken_over.is_some()));
+        if taken_over == Some(true) {
+            entry.ask_cancel(now);
+        }
         if !entry.detached()
             && entry.stops_when_isolated()
             && now >= self.pulse().renewed + self.core.settings.renew_deadline()
@@ -416,7 +421,8 @@ impl Life {
                 () = entry.settled() => true,
                 () = entry.killed() => false,
             };
-            if let Some(shims) = self.core.shims.as_ref().filter(|_| stored) {
+            let counts = stored && !entry.vital().fenced;
+            if let Some(shims) = self.core.shims.as_ref().filter(|_| counts) {
                 shims.acknowledge(&jobs::attempt_of(&entry.claimed)).await;
             }
         }

@@ -45,6 +45,8 @@ pub(crate) struct Vital {
     pub(crate) judged: bool,
     /// A judged ending that is written once the performer has ended.
     sentence: Option<Sentence>,
+    /// Its ending was refused: the lease is another's.
+    pub(crate) fenced: bool,
     settled: bool,
     ended: bool,
     task: Option<Task>,
@@ -69,6 +71,7 @@ impl Entry {
             checkpoints_waiting: 0,
             judged: false,
             sentence: None,
+            fenced: false,
             settled: false,
             ended: false,
             task: None,

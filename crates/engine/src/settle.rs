@@ -130,6 +130,7 @@ async fn write(life: &Life, waiting: &mut Vec<Ended>, batch: usize) -> Result<()
                     counts.add(ended.ending.outcome);
                 }
                 Settled::Fenced => {
+                    ended.entry.vital().fenced = true;
                     freed |= table.settled(&ended.entry);
                     fenced.push(ended);
                 }

@@ -2,6 +2,7 @@ use async_trait::async_trait;
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, Json, RunId, Token};
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The detached commands of this host. Each is owned by a shim, a process that outlives this one; what is
@@ -75,7 +76,7 @@ pub trait Shims: Send + Sync + 'static {
     async fn forget_archives(&self, keep: Duration) -> io::Result<usize>;
 
     /// The folder that holds the folders of all jobs.
-    fn root(&self) -> String;
+    fn root(&self) -> PathBuf;
 
     /// Where a job's workspace is, or would be.
     fn workspace(&self, job: RunId) -> String;

@@ -24,6 +24,8 @@ pub(crate) struct Rates {
     pub(crate) late: f64,
     pub(crate) wake_lost: f64,
     pub(crate) wake_doubled: f64,
+    /// Calls to shims, and shims themselves.
+    pub(crate) shims: f64,
 }
 
 pub(crate) struct Network {
@@ -43,6 +45,8 @@ pub(crate) struct Network {
     pub(crate) signs_arrived: BTreeMap<Owner, u64>,
     /// Replicas pushed about by the driver: their calls are slow more often.
     pub(crate) slow_owner: Option<Owner>,
+    /// The last time that a call to a shim was slow or failed.
+    pub(crate) shims_troubled_at: u64,
 }
 
 /// What will become of one call.
@@ -68,6 +72,7 @@ impl Network {
             signs_sent: BTreeMap::new(),
             signs_arrived: BTreeMap::new(),
             slow_owner: None,
+            shims_troubled_at: 0,
         }
     }
 
@@ -90,6 +95,12 @@ impl Network {
         } else {
             Fate::Through { before, after }
         }
+    }
+
+    /// Whether a shim dies between the exit of its command and the record of it.
+    pub(crate) fn dies_with_the_record(&mut self) -> bool {
+        let rate = self.rates.shims / 2.0;
+        self.rng.chance(rate)
     }
 
     /// What stands in the way of a message between this replica and the store just now.

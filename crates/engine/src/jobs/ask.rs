@@ -5,6 +5,7 @@ use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name};
 use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, RunId, StoreTime};
 use everbeat_store::{Enqueue, Enqueued, Idempotency};
 use std::io;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// A job to be accepted.
@@ -71,16 +72,16 @@ impl Engine {
         Ok(Submission { id: answer.id(), created: matches!(answer, Enqueued::Created(_)) })
     }
 
-    /// The engine's own folders are not for jobs to work in.
-    fn check_cwd(&self, command: &Command) -> Result<()> {
+    /// The server's own folder is not for jobs to work in.
+    pub(crate) fn check_cwd(&self, command: &Command) -> Result<()> {
         let (Some(cwd), Some(shims)) = (&command.cwd, &self.core.shims) else { return Ok(()) };
         let own = shims.root();
-        let inside = cwd.trim_end_matches('/') == own || cwd.starts_with(&format!("{own}/"));
+        let inside = own.parent().is_some_and(|own| resolved(Path::new(cwd)).starts_with(resolved(own)));
         match inside {
             false => Ok(()),
             true => {
                 let hint = "leave cwd out to work in the job's own workspace, or name a folder elsewhere";
-                Err(Invalid::new("cwd", format!("{cwd:?}"), "is a folder of the server's own", hint).into())
+                Err(Invalid::new("cwd", format!("{cwd:?}"), "is inside the server's own folder", hint).into())
             }
         }
     }
@@ -123,7 +124,8 @@ impl Engine {
             });
         }
         let shims = match (&run.spec.host, &self.core.shims) {
-            (None, _) => None,
+            // Given up there, or never begun: what is left of it may be here all the same.
+            (None, shims) => shims.as_ref(),
             (Some(_), Some(shims)) if self.is_here(&job.run) => Some(shims),
             (Some(host), _) => return Err(elsewhere(id, host)),
         };
@@ -147,6 +149,19 @@ impl Engine {
         }
         remove(false).await
     }
+}
+
+/// Without the steps that lead nowhere or back. Links are not followed: this is no lock, only a help.
+fn resolved(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = plain.pop(),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 fn elsewhere(id: RunId, host: &str) -> Error {

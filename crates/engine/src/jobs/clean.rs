@@ -2,19 +2,35 @@
 
 use super::Cleaning;
 use crate::engine::Core;
-use crate::life::Life;
+use crate::env::within;
+use crate::life::{Life, Phase};
 use crate::shims::Shims;
 use crate::{Engine, Error, Result};
 use everbeat_model::{RunId, StoreTime};
-use everbeat_store::Error as StoreError;
+use everbeat_store::{Class, Error as StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One request cleans no more; the rest is for the next.
 const MOST_CLEANED: usize = 10_000;
 
+/// A loop of its own: what is archived may be large, and no other work should wait for that.
+pub(crate) async fn run(life: Arc<Life>) {
+    let core = &life.core;
+    loop {
+        let pause = if core.jobs.recovered() { core.settings.clean_interval } else { FIRST_LOOK };
+        core.env.sleep(core.env.jittered(pause)).await;
+        if matches!(life.phase(), Phase::Fenced | Phase::Left) {
+            return;
+        }
+        retention(&life).await;
+    }
+}
+
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 /// What retention removes, with the workspaces kept in the archive for as long again.
-pub(crate) async fn retention(life: &Arc<Life>) {
+async fn retention(life: &Arc<Life>) {
     let core = &life.core;
     let Some(shims) = core.shims.as_ref().filter(|_| core.jobs.recovered()) else { return };
     let keep = core.settings.keep_jobs();
@@ -41,11 +57,20 @@ async fn clean(
     let folders = shims.folders().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
     let now = core.now();
     let mut cleaned = Vec::new();
+    let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
     for job in folders {
         if cleaned.len() >= MOST_CLEANED {
             break;
         }
-        let Some(run) = core.store.run(job).await? else {
+        let asked = within(&*core.env, core.settings.call_limit(), core.store.run(job)).await;
+        let asked = match asked.unwrap_or_else(late) {
+            Err(error) if error.class() == Class::Bug => {
+                cleaned.push(Cleaning::left(job, format!("its run cannot be read: {error}")));
+                continue;
+            }
+            asked => asked?,
+        };
+        let Some(run) = asked else {
             cleaned.push(Cleaning::left(job, "the store does not know this job"));
             continue;
         };
@@ -87,6 +112,7 @@ impl Engine {
                 hint: "try again when the server is ready".to_string(),
             });
         }
-        Ok(clean(core, &**shims, older_than.unwrap_or_else(|| core.settings.keep_jobs()), dry_run).await?)
+        let keep = older_than.unwrap_or_else(|| core.settings.keep_jobs());
+        Ok(clean(core, &**shims, keep, dry_run).await?)
     }
 }

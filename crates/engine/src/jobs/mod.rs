@@ -16,9 +16,9 @@ pub use recovery::{
 pub use view::{HeartbeatStatus, JobView};
 
 pub(crate) use check::run as check;
-pub(crate) use clean::retention;
+pub(crate) use clean::run as clean;
 pub(crate) use perform::{attempt_of, perform};
-pub(crate) use recover::{Absent, go_on, start, take_over};
+pub(crate) use recover::{Absent, go_on, start, sweep_strays, take_over};
 
 use crate::engine::lock;
 use crate::shims::Beat;
@@ -60,6 +60,9 @@ struct Recovery {
     completed_at: Option<StoreTime>,
     /// Taken over, and not looked at yet.
     pending: BTreeSet<Token>,
+    counts: BTreeMap<&'static str, u64>,
+    failed: u64,
+    /// The first of them, by name.
     found: Vec<(RunId, Found, String)>,
 }
 
@@ -101,7 +104,11 @@ impl Jobs {
             return;
         }
         tracing::info!(%job, ?found, "a job that was left behind was looked at");
-        recovery.found.push((job, found, detail.into()));
+        *recovery.counts.entry(found.as_str()).or_default() += 1;
+        recovery.failed += u64::from(found.failed());
+        if recovery.found.len() < MOST_NAMED {
+            recovery.found.push((job, found, detail.into()));
+        }
         drop(recovery);
         match found {
             Found::Reattached => _ = self.counts.reattached.fetch_add(1, Ordering::Relaxed),

@@ -2,17 +2,18 @@
 //! end. What is watched goes on without the watcher.
 
 use super::Found;
+use super::recover::end;
 use crate::env::within;
 use crate::life::Life;
 use crate::perform::Entry;
 use crate::settle::Draft;
-use crate::shims::{Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, Stream};
+use crate::shims::{Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, StopReason, Stream};
 use crate::{Liveness, Stop, ctx};
 use everbeat_model::job::{self, Command, Exit};
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome};
 use everbeat_store::{Held, Which};
 use serde_json::json;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(crate) async fn perform(life: &Life, entry: &Arc<Entry>) -> Ended {
         return (Ending::because(Outcome::Released, "task_unknown", "this replica performs no commands"), None);
     };
     let attempt = attempt_of(&entry.claimed);
-    let mut watch = Watch { life, entry, shims, attempt, heard: Beat::default(), hung: None };
+    let mut watch = Watch { life, entry, shims, attempt, heard: None, hung: None, unclear: None };
     let ended = if entry.taken_over { watch.go_on().await } else { watch.begin().await };
     let outcome = ended.0.outcome;
     if outcome == Outcome::Lost {
@@ -46,9 +47,11 @@ struct Watch<'a> {
     entry: &'a Arc<Entry>,
     shims: &'a Arc<dyn Shims>,
     attempt: JobAttempt,
-    heard: Beat,
+    heard: Option<Beat>,
     /// Its shim does not answer: what its sentinel said, since when that stands, and when it was last seen.
     hung: Option<Silence>,
+    /// Since when it cannot be understood.
+    unclear: Option<BootInstant>,
 }
 
 struct Silence {
@@ -64,21 +67,29 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const CLEAR_WITHIN: Duration = Duration::from_secs(10);
 /// A shim that is followed says so at every beat; after so many without a word it is asked.
 const QUIET_BEATS: u32 = 3;
+/// So often what a node printed is read again if it cannot be.
+const MOST_READS: u32 = 5;
 /// Attempts in a row whose shim dies before it starts the command; then it fails.
 const MOST_FALSE_STARTS: u32 = 3;
 
 impl Watch<'_> {
     async fn begin(&mut self) -> Ended {
-        let order = match self.order() {
+        let mut order = match self.order() {
             Ok(order) => order,
             Err(why) => return (Ending::failed(&why, true), None),
         };
+        if let Err(error) = self.shims.prepare(self.attempt.job).await {
+            let message = format!("its folder could not be made: {error}");
+            return (Ending::because(Outcome::Failed, "not_started", &message), None);
+        }
         if !self.place().await {
             return (Ending::because(Outcome::Released, "not_performed", "its lease had passed on"), None);
         }
         if self.entry.stop() == Some(Stop::Cancelled) {
             return (Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started"), None);
         }
+        // Later than that another replica may have taken it over.
+        order.start_before = self.life.pulse().renewed + self.life.core.settings.renew_deadline();
         if let Err(error) = self.shims.start(&self.attempt, &order).await {
             tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
             return match self.fence().await {
@@ -108,6 +119,8 @@ impl Watch<'_> {
             stop_grace: spec.policy.cancel_grace,
             deadline: spec.policy.deadline,
             log_limit: settings.log_limit,
+            // Set when it is about to begin.
+            start_before: self.entry.started,
             isolated_after: isolated.then(|| settings.isolated_after()),
         })
     }
@@ -148,7 +161,19 @@ impl Watch<'_> {
                     self.follow().await;
                 }
                 Finding::Exited(exit) => return self.exited(exit).await,
-                Finding::NotStarted => {
+                Finding::Missing if self.entry.claimed.spec.host.is_some() || !self.entry.taken_over => {
+                    // It was made before the run was placed here: somebody has taken it away.
+                    let message = "its folder is gone, and with it all that was known of it";
+                    match self.fence().await {
+                        Fenced::StillHeld => self.pause().await,
+                        Fenced::Exited(exit) => return self.exited(exit).await,
+                        Fenced::Lost | Fenced::NeverStarted => return self.lost("folder_gone", message),
+                    }
+                }
+                Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
+                    return self.never_started();
+                }
+                Finding::NotStarted | Finding::Missing => {
                     if let Some(ended) = self.judge("never_started", "its shim died before it started").await {
                         return ended;
                     }
@@ -168,14 +193,64 @@ impl Watch<'_> {
                         return ended;
                     }
                 }
-                Finding::Fenced => self.pause().await,
+                Finding::Fenced => {
+                    if let Some(ended) = self.forgotten().await {
+                        return ended;
+                    }
+                }
                 Finding::Unknown(why) => {
                     self.found(Found::Unknown, || why.clone());
-                    tracing::warn!(job = %self.attempt.job, why, "a job cannot be understood; it is left alone");
-                    self.pause().await;
+                    if let Some(ended) = self.unclear(&why).await {
+                        return ended;
+                    }
                 }
             }
         }
+    }
+
+    /// What is there cannot be understood: it is left alone, unless somebody wants it to end.
+    async fn unclear(&mut self, why: &str) -> Option<Ended> {
+        let env = &self.life.core.env;
+        let since = *self.unclear.get_or_insert_with(|| {
+            tracing::warn!(job = %self.attempt.job, why, "a job cannot be understood; it is left alone");
+            env.boot()
+        });
+        let asked = self.entry.vital().cancel_asked;
+        let patience = self.entry.claimed.spec.policy.cancel_grace + LOOK_AGAIN * 5;
+        let over = asked.is_some_and(|asked| env.boot().since(asked.max(since)) >= patience);
+        if !over || !self.owns().await {
+            self.pause().await;
+            return None;
+        }
+        match self.shims.destroy(&self.attempt).await {
+            Ok(()) => {
+                Some(self.lost("unreadable", &format!("it was ended although it could not be understood: {why}")))
+            }
+            Err(error) => {
+                tracing::warn!(job = %self.attempt.job, %error, "a job that cannot be understood could not be ended yet");
+                self.pause().await;
+                None
+            }
+        }
+    }
+
+    /// A later owner or attempt has its place. Where the store says that this one still stands, it has forgotten
+    /// the later one, as a failover may: what that does counts for nothing, and how this one ended is gone.
+    async fn forgotten(&mut self) -> Option<Ended> {
+        let lease = &self.entry.claimed.lease;
+        let asked = self.life.core.store.held(Which::Of(vec![lease.run_id]));
+        let stands = self.life.call(asked).await.is_ok_and(|held| held.iter().any(|held| held.lease == *lease));
+        let held = if stands { self.shims.held().await.ok() } else { None };
+        let Some(held) = held.filter(|held| held.iter().all(|attempt| attempt.token != lease.token)) else {
+            // Its shim lives, and obeys a later owner: its end will be seen.
+            self.pause().await;
+            return None;
+        };
+        for later in held.iter().filter(|attempt| attempt.job == lease.run_id) {
+            let grace = self.entry.claimed.spec.policy.cancel_grace;
+            end(&*self.life.core.env, &**self.shims, later, grace).await;
+        }
+        Some(self.lost("forgotten", "a later attempt that the store has forgotten took its place"))
     }
 
     /// Until its end, or until it cannot be followed any more.
@@ -189,17 +264,23 @@ impl Watch<'_> {
         };
         let env = self.life.core.env.clone();
         let settings = &self.life.core.settings;
-        let vouches = self.entry.stops_when_isolated();
+        let vouches = self.entry.stops_when_isolated() && settings.hole != Some(Hole::NeverVouched);
         let mut asked = false;
+        let pace = |asked: bool| match (asked, vouches) {
+            (true, _) => Some(settings.jobs.heartbeat_interval.min(settings.heartbeat_interval)),
+            (false, true) => Some(settings.heartbeat_interval),
+            (false, false) => None,
+        };
+        // Not anew with every word of the shim: one that says much must be spoken to as well.
+        let mut speak_at = env.boot();
         let most_quiet = settings.jobs.heartbeat_interval * QUIET_BEATS;
         let mut heard = env.boot();
         loop {
             let quiet = env.sleep_until(heard + most_quiet);
             let again = async {
-                match (asked, vouches) {
-                    (true, _) => env.sleep(settings.jobs.heartbeat_interval).await,
-                    (false, true) => env.sleep(settings.heartbeat_interval).await,
-                    (false, false) => std::future::pending().await,
+                match pace(asked) {
+                    Some(_) => env.sleep_until(speak_at).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -216,8 +297,10 @@ impl Watch<'_> {
                 _why = self.entry.cancelled(), if !asked => {
                     self.ask_to_stop().await;
                     asked = true;
+                    speak_at = env.boot() + pace(asked).unwrap_or_default();
                 }
                 () = again => {
+                    speak_at = env.boot() + pace(asked).unwrap_or_default();
                     if asked {
                         self.ask_to_stop().await;
                     }
@@ -233,7 +316,11 @@ impl Watch<'_> {
 
     async fn ask_to_stop(&self) {
         let grace = self.entry.claimed.spec.policy.cancel_grace;
-        if let Err(error) = self.shims.stop(&self.attempt, grace).await {
+        let why = match self.entry.vital().cancel_asked {
+            Some(_) => StopReason::Cancelled,
+            None => StopReason::Stalled,
+        };
+        if let Err(error) = self.shims.stop(&self.attempt, why, grace).await {
             tracing::warn!(job = %self.attempt.job, %error, "a job could not be asked to stop yet");
         }
     }
@@ -253,19 +340,22 @@ impl Watch<'_> {
 
     fn hear(&mut self, beat: Beat) {
         let life = self.life;
-        life.core.jobs.heard(&self.heard, &beat);
-        let advanced = beat.progress_seq > self.heard.progress_seq;
+        // What an adopted one did before is its former owner's to count.
+        let first = if self.entry.taken_over { beat.clone() } else { Beat::default() };
+        let before = self.heard.take().unwrap_or(first);
+        life.core.jobs.heard(&before, &beat);
+        let advanced = beat.progress_seq > before.progress_seq;
         let progress = if advanced { beat.progress.clone() } else { None };
         self.entry.beat(life.core.env.boot(), progress, None);
         if advanced {
             life.signer.nudge(self.entry);
         }
-        if self.heard.write_error.is_none()
+        if before.write_error.is_none()
             && let Some(error) = &beat.write_error
         {
             tracing::warn!(job = %self.attempt.job, error, "a job's shim cannot write to its folder; it goes on");
         }
-        self.heard = beat;
+        self.heard = Some(beat);
     }
 
     /// Its shim does not answer. Only a sentinel that did not change for the whole time, as watched here,
@@ -274,9 +364,14 @@ impl Watch<'_> {
         let env = &self.life.core.env;
         let patience = match self.entry.vital().cancel_asked {
             // Somebody waits for its end.
-            Some(_) => self.entry.claimed.spec.policy.cancel_grace + LOOK_AGAIN * 5,
+            Some(_) => {
+                let beats = self.life.core.settings.jobs.heartbeat_interval * QUIET_BEATS;
+                (self.entry.claimed.spec.policy.cancel_grace + LOOK_AGAIN * 5).max(beats)
+            }
             None => self.life.core.settings.jobs.dead_after,
         };
+        // Where many hang at once, the watcher or the machine may be at fault.
+        let patience = if self.many_hang() { patience * 2 } else { patience };
         let seq = self.shims.sentinels(vec![self.attempt.job]).await.first().and_then(|sentinel| sentinel.seq);
         let now = env.boot();
         let fresh = Silence { seq, since: now, seen: now };
@@ -285,7 +380,8 @@ impl Watch<'_> {
             metrics::counter!("everbeat_jobs_hung_total").increment(1);
             Silence { seq, since: now, seen: now }
         });
-        if silence.seq != seq || now.since(silence.seen) > patience / 2 + LOOK_AGAIN * 10 {
+        // What cannot be read is no evidence.
+        if silence.seq != seq || seq.is_none() || now.since(silence.seen) > patience / 2 + LOOK_AGAIN * 10 {
             *silence = fresh;
         }
         silence.seen = now;
@@ -306,6 +402,16 @@ impl Watch<'_> {
         }
         let said = format!("its shim did not answer for {} ms and was killed", silent_for.as_millis());
         self.judge("shim_hung", &said).await
+    }
+
+    /// Whether so many of the jobs that are watched here hang that it is hardly their own doing.
+    fn many_hang(&self) -> bool {
+        let (mut all, mut hung) = (0, 0);
+        for entry in self.life.table().detached() {
+            all += 1;
+            hung += usize::from(entry.vital().doubt == Some(Liveness::Suspect));
+        }
+        hung >= 3 && hung * 10 > all * 3
     }
 
     /// Whether the store knows this replica as its owner, just now. A shim that hangs cannot say whose it is.
@@ -358,7 +464,7 @@ impl Watch<'_> {
 
     fn lost(&self, reason: &'static str, message: &str) -> Ended {
         let evidence = json!({
-            "lock": "free", "exit_record": "none", "last_seq": self.heard.seq, "tenure": self.attempt.tenure,
+            "lock": "free", "exit_record": "none", "last_seq": self.heard.as_ref().map(|heard| heard.seq), "tenure": self.attempt.tenure,
             "host": self.life.core.settings.host, "exit": "unknown",
         });
         (job::lost(reason, message), Some(Draft { judgement: Judgement::Lost, reason, evidence }))
@@ -367,9 +473,17 @@ impl Watch<'_> {
     async fn exited(&self, exit: Exit) -> Ended {
         self.life.core.jobs.has_started(self.attempt.job);
         self.cleared().await;
-        let cancel_asked = self.entry.vital().cancel_asked.is_some();
+        let mut cancel_asked = self.entry.vital().cancel_asked.is_some();
+        if exit.stopped == Some(job::Stopped::Requested) && !cancel_asked {
+            cancel_asked = self.was_cancelled().await;
+        }
         let spec = &self.entry.claimed.spec;
         let gave = match (spec.kind, exit.exit_code) {
+            (Kind::Node, Some(0)) if exit.dropped_bytes > 0 => {
+                let message =
+                    format!("{} bytes of its output had no room; what is left is no value", exit.dropped_bytes);
+                return (Ending::failed(&message, false), None);
+            }
             (Kind::Node, Some(0)) => match self.value().await {
                 Ok(value) => value,
                 Err(why) => return (Ending::failed(&why, true), None),
@@ -385,6 +499,20 @@ impl Watch<'_> {
         let ending = job::ending(&exit, &spec.policy, cancel_asked, self.attempt.tenure > 0, || gave);
         let draft = draft(&ending, &exit);
         (ending, draft)
+    }
+
+    /// Whether somebody asked to cancel, as the store knows: whoever stopped it may be gone.
+    async fn was_cancelled(&self) -> bool {
+        let life = self.life;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match life.call(life.core.store.held(Which::Of(vec![self.attempt.job]))).await {
+                Ok(held) => return held.iter().any(|held| held.lease.token == self.attempt.token && held.cancel_asked),
+                Err(error) => tracing::debug!(%error, "cannot look yet whether a job was cancelled"),
+            }
+            life.core.env.sleep(pause).await;
+            pause = (pause * 2).min(LOOK_AGAIN);
+        }
     }
 
     /// Until nothing of the command is left and its output is complete, as far as that can be awaited.
@@ -403,8 +531,15 @@ impl Watch<'_> {
     /// What a node's command computed: what it printed, as JSON if it is that, and as text if not.
     async fn value(&self) -> Result<Json, String> {
         let (most, job) = (ctx::MOST_VALUE_BYTES, self.attempt.job);
-        let read = self.shims.output(job, Stream::Stdout, LogFrom::Attempt, most + 1).await;
-        let chunk = read.map_err(|error| format!("what it printed cannot be read: {error}"))?;
+        let mut tries = 0;
+        let chunk = loop {
+            match self.shims.output(job, Stream::Stdout, LogFrom::Attempt, most + 1).await {
+                Ok(chunk) => break chunk,
+                Err(error) if tries >= MOST_READS => return Err(format!("what it printed cannot be read: {error}")),
+                Err(_) => tries += 1,
+            }
+            self.life.core.env.sleep(LOOK_AGAIN).await;
+        };
         if chunk.bytes.len() > most {
             return Err("it printed more than 4 MiB; store it elsewhere and print where".to_string());
         }
@@ -424,6 +559,7 @@ impl Watch<'_> {
 fn draft(ending: &Ending, exit: &Exit) -> Option<Draft> {
     let (judgement, reason) = match (ending.outcome, exit.stopped) {
         (Outcome::TimedOut, _) => (Judgement::TimedOut, "deadline"),
+        (Outcome::Stalled, _) => (Judgement::Stalled, "no_progress"),
         (Outcome::Lost, Some(job::Stopped::Isolated)) => (Judgement::Lost, "isolated"),
         (Outcome::Lost, _) => (Judgement::Lost, "shim_terminated"),
         _ => return None,

@@ -1,16 +1,18 @@
 //! Jobs that a replica left behind. One of the same host takes them over, as they are: the owner changes,
 //! the token stays. Those of a host that stays away are given up after a while.
 
-use super::{Found, MOST_NAMED};
+use super::Found;
 use crate::engine::lock;
 use crate::life::{Life, Phase, Turn};
-use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims};
-use crate::{renew, sweep};
+use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason};
+use crate::{Stop, renew, sweep};
 use everbeat_model::run::Claimed;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Attempt, BootInstant, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId};
-use everbeat_store::{Error as StoreError, Held, Which, last_heartbeat};
+use everbeat_model::{
+    Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId,
+};
+use everbeat_store::{Class, Error as StoreError, Held, Which, last_heartbeat};
 use futures_util::FutureExt;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,8 +65,9 @@ pub(crate) async fn start(life: &Arc<Life>) -> Result<(), StoreError> {
 /// What the log of starts says of this one.
 fn entry(life: &Life, recovery: &super::Recovery) -> Json {
     let status = recovery.status(life);
-    let named = recovery.found.iter().take(MOST_NAMED);
-    let jobs: Vec<_> = named
+    let jobs: Vec<_> = recovery
+        .found
+        .iter()
         .map(|(job, found, detail)| json!({ "jobId": job, "outcome": found.as_str(), "detail": detail }))
         .collect();
     Json::of(&json!({
@@ -81,6 +84,10 @@ fn entry(life: &Life, recovery: &super::Recovery) -> Json {
 }
 
 impl Found {
+    pub(super) fn failed(self) -> bool {
+        matches!(self, Found::Ended(Outcome::Failed | Outcome::TimedOut | Outcome::Stalled))
+    }
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Found::Reattached => "reattached",
@@ -101,6 +108,14 @@ pub(crate) async fn take_over(life: &Arc<Life>, absent: &mut Absent) -> Result<(
     give_up(life, absent).await
 }
 
+/// The net under shims: nothing should ever be in it, but for what a failover leaves.
+pub(crate) async fn sweep_strays(life: &Arc<Life>) -> Result<(), StoreError> {
+    match &life.core.shims {
+        Some(shims) if life.core.jobs.recovered() => stop_strays(life, shims).await,
+        _ => Ok(()),
+    }
+}
+
 async fn adopt(life: &Arc<Life>) -> Result<(), StoreError> {
     loop {
         let adopted = life.call_in(Turn::Sweep, life.core.store.adopt(life.id, BATCH)).await?;
@@ -117,15 +132,27 @@ async fn adopt(life: &Arc<Life>) -> Result<(), StoreError> {
 
 /// Watches over an attempt that began under another replica, or of which this one lost track.
 pub(crate) fn go_on(life: &Arc<Life>, held: Held) {
+    let watched = life.table().get(held.lease.token);
+    if let Some(entry) = watched {
+        // A failover forgot that it was passed on, and it was passed on again. One watcher is enough; with
+        // another tenure than it knows it is none: reconciliation finds the lease without one.
+        if entry.claimed.lease != held.lease {
+            entry.kill(Stop::Fenced);
+            life.table().settled(&entry);
+        }
+        return;
+    }
     life.core.jobs.taken(held.lease.token);
     let claimed = Claimed { lease: held.lease, spec: held.spec, standing: held.standing, checkpoint: None };
-    life.watch_over(claimed);
+    life.watch_over(claimed, held.cancel_asked);
 }
 
 /// Since when each lease of a host without any replica was seen to be so, by this replica.
 #[derive(Default)]
 pub(crate) struct Absent {
     since: BTreeMap<Token, BootInstant>,
+    /// The same of hosts that waiting runs belong to.
+    hosts: BTreeMap<String, BootInstant>,
     looked: Option<BootInstant>,
 }
 
@@ -150,10 +177,13 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     let attentive = absent.looked.is_some_and(|looked| now.since(looked) <= longest);
     if !attentive || !life.pulse().connected {
         absent.since.clear();
+        absent.hosts.clear();
     }
     absent.looked = Some(now);
-    if orphans.is_empty() {
+    let mut bound = life.call_in(Turn::Sweep, core.store.bound_hosts()).await?;
+    if orphans.is_empty() && bound.is_empty() {
         absent.since.clear();
+        absent.hosts.clear();
         return Ok(());
     }
     let replicas = life.call_in(Turn::Sweep, core.store.observe()).await?;
@@ -164,11 +194,34 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     absent.since.retain(|token, _| tokens.contains(token));
     for held in orphans {
         let since = *absent.since.entry(held.lease.token).or_insert(now);
-        if now.since(since) >= window {
+        if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {
             lose(life, &held, now.since(since)).await?;
         }
     }
+    bound.retain(|host| !present.contains(host.as_str()));
+    absent.hosts.retain(|host, _| bound.contains(host));
+    for host in bound {
+        let since = *absent.hosts.entry(host.clone()).or_insert(now);
+        if now.since(since) >= window {
+            unbind(life, host).await?;
+        }
+    }
     Ok(())
+}
+
+/// Runs that wait for a host which stays away may begin anywhere, each in a new workspace.
+async fn unbind(life: &Arc<Life>, host: String) -> Result<(), StoreError> {
+    loop {
+        let unbound = life.call_in(Turn::Sweep, life.core.store.unbind(host.clone(), BATCH)).await?;
+        if unbound > 0 {
+            tracing::warn!(host, unbound, "runs that waited for a host which stays away may begin elsewhere");
+            sweep::returned(life);
+            life.freed_jobs.notify_one();
+        }
+        if unbound < BATCH {
+            return Ok(());
+        }
+    }
 }
 
 async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), StoreError> {
@@ -222,25 +275,37 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), Store
 }
 
 /// Shims of this host that hold their locks for a lease which does not stand any more. A host that came back
-/// too late finds such: what they do counts for nothing.
+/// too late finds such, and a replica whose lease a failover took back: what they do counts for nothing.
 async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), StoreError> {
     let core = &life.core;
-    let held = match shims.held().await {
-        Ok(held) => held,
-        Err(error) => {
-            tracing::warn!(%error, "the folder of jobs cannot be looked through");
-            return Ok(());
-        }
-    };
-    let unknown: Vec<JobAttempt> =
-        held.into_iter().filter(|attempt| life.table().get(attempt.token).is_none()).collect();
+    let held = shims.held().await.map_err(|error| {
+        tracing::warn!(%error, "the folder of jobs cannot be looked through");
+        StoreError::Unavailable(error.to_string())
+    })?;
     let mut strays = Vec::new();
-    for chunk in unknown.chunks(BATCH) {
+    for chunk in held.chunks(BATCH) {
         let runs: Vec<RunId> = chunk.iter().map(|attempt| attempt.job).collect();
         let leases = life.call_in(Turn::Sweep, core.store.held(Which::Of(runs))).await?;
         let stands = |attempt: &JobAttempt| leases.iter().any(|held| held.lease.token == attempt.token);
         for attempt in chunk.iter().filter(|attempt| !stands(attempt)) {
-            match life.call_in(Turn::Sweep, core.store.run(attempt.job)).await? {
+            let watched = life.table().get(attempt.token);
+            if let Some(entry) = watched {
+                if !entry.judge() {
+                    // Its end is on its way to the store, or there.
+                    continue;
+                }
+                entry.kill(Stop::Fenced);
+                life.table().settled(&entry);
+            }
+            let run = match life.call_in(Turn::Sweep, core.store.run(attempt.job)).await {
+                Err(error) if error.class() == Class::Bug => {
+                    // One row that cannot be read hides no other.
+                    tracing::error!(job = %attempt.job, %error, "the run of a live job cannot be read");
+                    continue;
+                }
+                run => run?,
+            };
+            match run {
                 Some(_) => strays.push(JobAttempt { tenure: LAST_WORD, ..attempt.clone() }),
                 None => tracing::warn!(job = %attempt.job, "a live job is not known to the store; it is left alone"),
             }
@@ -249,29 +314,33 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
     let (mut stopping, mut verdicts) = (Vec::new(), Vec::new());
     for stray in strays {
         life.turned(Turn::Sweep);
+        let settled = life.call_in(Turn::Sweep, core.store.was_settled(vec![(stray.job, stray.token)])).await?;
+        let attempts = life.call_in(Turn::Sweep, core.store.attempts(stray.job)).await?;
+        let lost = |ended: &Attempt| ended.attempt == stray.attempt && ended.outcome == Some(Outcome::Lost);
+        let given_up = attempts.iter().any(lost);
+        // Its end is stored, and nobody told its shim.
+        let counts = settled == [true] && !given_up;
         match shims.examine(&stray).await {
             Finding::Exited(_) => {
-                // Settled, and nobody told its shim; unless it was given up before.
-                let attempts = life.call_in(Turn::Sweep, core.store.attempts(stray.job)).await?;
-                let given_up = |ended: &Attempt| ended.attempt == stray.attempt && ended.outcome == Some(Outcome::Lost);
-                if attempts.iter().any(given_up) {
+                if given_up {
                     verdicts.push(fenced(life, &stray, "late_result", "its result counts for nothing"));
                 }
                 shims.acknowledge(&stray).await;
             }
+            _ if counts => stopping.push(stray),
             _ => {
                 let then = "told to stop; its result counts for nothing";
                 verdicts.push(fenced(life, &stray, "late_return", then));
+                core.jobs.found(stray.token, stray.job, Found::Stray, "its lease had passed on: told to stop");
                 stopping.push(stray);
             }
         }
     }
-    if verdicts.is_empty() {
-        return Ok(());
+    if !verdicts.is_empty() {
+        life.call_in(Turn::Sweep, core.store.record(verdicts)).await?;
     }
-    life.call_in(Turn::Sweep, core.store.record(verdicts)).await?;
-    for stray in &stopping {
-        core.jobs.found(stray.token, stray.job, Found::Stray, "its lease had passed on: told to stop");
+    if stopping.is_empty() {
+        return Ok(());
     }
     let (env, shims, grace) = (core.env.clone(), shims.clone(), core.settings.jobs.stop_grace);
     let ends = async move {
@@ -284,23 +353,24 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
 }
 
 /// Asks until it has ended, or hangs.
-async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAttempt, grace: Duration) {
+pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAttempt, grace: Duration) {
     let until = env.boot() + grace + LOOK_WITHIN;
     loop {
         match shims.examine(stray).await {
             Finding::Exited(_) => return shims.acknowledge(stray).await,
             Finding::Live(_) | Finding::Hung if env.boot() < until => {
-                let _asked_again_below = shims.stop(stray, grace).await;
+                let _asked_again_below = shims.stop(stray, StopReason::Fenced, grace).await;
             }
             Finding::Live(_) | Finding::Hung => {
                 let _fenced_below = shims.kill(stray).await;
                 let _it_is_nobodys = shims.fence(stray).await;
                 return;
             }
-            Finding::NotStarted | Finding::Gone | Finding::Rebooted => {
+            Finding::NotStarted | Finding::Missing | Finding::Gone | Finding::Rebooted => {
                 let _it_is_nobodys = shims.fence(stray).await;
                 return;
             }
+            Finding::Unknown(_) if env.boot() < until => {}
             Finding::Fenced | Finding::Unknown(_) => return,
         }
         env.sleep(SLICE).await;

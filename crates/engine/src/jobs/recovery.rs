@@ -121,14 +121,13 @@ const PAGE: usize = 500;
 
 impl Recovery {
     pub(super) fn status(&self, life: &Life) -> RecoveryStatus {
-        let count = |wanted: &dyn Fn(Found) -> bool| self.found.iter().filter(|(_, found, _)| wanted(*found)).count();
-        let failed = |outcome| matches!(outcome, Outcome::Failed | Outcome::TimedOut | Outcome::Stalled);
+        let count = |found: Found| self.counts.get(found.as_str()).copied().unwrap_or_default();
         RecoveryStatus {
             running: life.table().detached().count() as u64,
-            reattached: count(&|found| found == Found::Reattached) as u64,
-            recovered: count(&|found| found.as_str() == "recovered") as u64,
-            lost: count(&|found| found == Found::Ended(Outcome::Lost)) as u64,
-            failed: count(&|found| matches!(found, Found::Ended(outcome) if failed(outcome))) as u64,
+            reattached: count(Found::Reattached),
+            recovered: count(Found::Ended(Outcome::Succeeded)),
+            lost: count(Found::Ended(Outcome::Lost)),
+            failed: self.failed,
             started_at: self.started_at,
             completed_at: self.completed_at,
         }

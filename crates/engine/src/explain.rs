@@ -1,6 +1,7 @@
 use crate::view::RunView;
 use crate::{Engine, Liveness, Result};
 use everbeat_model::replica::ReplicaState;
+use everbeat_model::time::format_duration;
 use everbeat_model::{Attempt, RunId, RunState, Verdict};
 use everbeat_store::VerdictFilter;
 
@@ -57,6 +58,15 @@ impl Engine {
                 "ready, but no replica is active".to_string(),
                 Some("start a replica: everbeat serve".to_string()),
             ));
+        }
+        if let Some(host) = &spec.host
+            && !replicas.iter().any(|replica| replica.state == ReplicaState::Active && replica.host == *host)
+        {
+            let summary =
+                format!("ready, but it belongs to host {host}, where its workspace is, and no replica is there");
+            let window = format_duration(self.core.settings.jobs.reattach_window);
+            let remedy = format!("start a replica there; after {window} without one it may begin elsewhere");
+            return Ok((summary, Some(remedy)));
         }
         let ahead = queue.map_or(0, |queue| queue.ready.saturating_sub(1));
         let running = queue.map_or(0, |queue| queue.running);

@@ -10,13 +10,14 @@ use crate::shim::{self, ShimLife};
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
-    Stream, Traces,
+    StopReason, Stream, Traces,
 };
 use everbeat_model::job::Stopped;
 use everbeat_model::{Json, RunId};
 use futures_util::FutureExt;
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -337,7 +338,7 @@ impl Shims for FaultyShims {
         }
     }
 
-    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
+    async fn stop(&self, attempt: &JobAttempt, _why: StopReason, grace: Duration) -> io::Result<()> {
         let attempt = attempt.clone();
         self.told(&attempt, "asks for the end of");
         self.call("stop", |shims| shims.ask_to_stop(attempt, grace.as_micros() as u64)).await
@@ -441,8 +442,8 @@ impl Shims for FaultyShims {
         Ok(0)
     }
 
-    fn root(&self) -> String {
-        "/jobs".to_string()
+    fn root(&self) -> PathBuf {
+        PathBuf::from("/data/jobs")
     }
 
     fn workspace(&self, job: RunId) -> String {

@@ -19,6 +19,7 @@ pub(crate) enum Action {
     Restore(Box<Copy>),
     Resume(&'static str),
     Submit(u64),
+    SubmitJob(u64),
     Cancel,
     Retry,
     /// Clients apply this version of the graphs.

@@ -45,7 +45,7 @@ impl Checker {
                 self.sizes = sizes;
                 truth.report.checks += 1;
                 self.verdicts(state, &mut truth, now);
-                self.runs(state, &mut truth);
+                self.runs(state, &mut truth, now);
             }
             self.graphs.look(state, &mut truth, now);
         });
@@ -162,7 +162,7 @@ impl Checker {
         }
     }
 
-    fn runs(&mut self, state: &State, truth: &mut Truth) {
+    fn runs(&mut self, state: &State, truth: &mut Truth, now: u64) {
         let places = all_places(state, truth);
         let earlier = std::mem::take(&mut self.places);
         let mut known = earlier.iter().peekable();
@@ -172,7 +172,7 @@ impl Checker {
             if before == Some(*place) {
                 continue;
             }
-            if let Err((guarantee, detail)) = self.moved(state, truth, *id, before, *place) {
+            if let Err((guarantee, detail)) = self.moved(state, truth, *id, before, *place, now) {
                 let name = truth.name(*id);
                 truth.violate(guarantee, format!("{name}: {detail}"));
             }

@@ -51,6 +51,22 @@ impl World {
         }
     }
 
+    pub(crate) fn submit_job(&mut self, serial: u64) {
+        if !self.plan.performs_jobs {
+            return;
+        }
+        let (submit, idempotency) = workload::job(&mut self.rng, serial);
+        let shared = self.shared.clone();
+        shared.truth().report.unacknowledged += 1;
+        let epoch = shared.network().epoch;
+        self.ask("submit a job", move |engine| async move {
+            let key = idempotency.as_ref().map(|idempotency| idempotency.key.clone());
+            if let Ok(accepted) = engine.submit_job(submit, idempotency).await {
+                acknowledged(&shared, accepted.id, key, epoch);
+            }
+        });
+    }
+
     /// Once all is mended, every replica must take a run, and say so.
     pub(crate) fn submit_healed(&mut self, host: usize) {
         self.bring_back_ended();

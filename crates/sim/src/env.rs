@@ -14,29 +14,28 @@ use std::time::Duration;
 pub(crate) struct SimEnv {
     shared: Arc<Shared>,
     owner: Owner,
-    host: usize,
+    machine: usize,
+    /// Machines booted at different times: the boot clock of one means nothing on another, nor after the next
+    /// boot.
+    booted: u64,
     rng: Mutex<Rng>,
 }
 
 impl SimEnv {
-    pub(crate) fn new(shared: Arc<Shared>, owner: Owner, host: usize) -> SimEnv {
+    pub(crate) fn new(shared: Arc<Shared>, owner: Owner, machine: usize, boot: u32) -> SimEnv {
         let rng = Mutex::new(Rng::new(shared.seed, 1000 + u64::from(owner)));
-        SimEnv { shared, owner, host, rng }
-    }
-
-    /// Hosts booted at different times: one host's boot clock means nothing on another.
-    fn booted(&self) -> u64 {
-        (self.host as u64 + 1) * 7_000_000_000
+        let booted = if boot == 0 { (machine as u64 + 1) * 7_000_000_000 } else { u64::from(boot) * 1_000_000 };
+        SimEnv { shared, owner, machine, booted, rng }
     }
 }
 
 impl Env for SimEnv {
     fn boot(&self) -> BootInstant {
-        BootInstant(Duration::from_micros(self.shared.now() + self.booted()))
+        BootInstant(Duration::from_micros(self.shared.now() + self.booted))
     }
 
     fn wall(&self) -> StoreTime {
-        self.shared.clocks.wall(self.host, self.shared.now())
+        self.shared.clocks.wall(self.machine, self.shared.now())
     }
 
     fn random(&self) -> u128 {
@@ -46,7 +45,7 @@ impl Env for SimEnv {
     fn sleep_until(&self, at: BootInstant) -> BoxFuture<'static, ()> {
         // Rounded up: no timer fires early.
         let micros = u64::try_from(at.0.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
-        self.shared.executor.sleep_until(micros.saturating_sub(self.booted())).boxed()
+        self.shared.executor.sleep_until(micros.saturating_sub(self.booted)).boxed()
     }
 
     fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) -> Task {

@@ -7,6 +7,7 @@ use crate::plan::Fault;
 use crate::truth::{BootState, Window, WindowKind};
 use crate::workload::QUEUES;
 use crate::world::World;
+use everbeat_model::{RunId, Token};
 use futures_util::FutureExt;
 
 const MS: u64 = 1000;
@@ -33,6 +34,10 @@ impl World {
         for _ in 0..self.plan.commands {
             let at = self.rng.between(1000 * MS, trouble);
             self.agenda.plan(at, if self.rng.chance(0.6) { Action::Cancel } else { Action::Retry });
+        }
+        for serial in 0..self.plan.jobs {
+            let at = self.rng.between(300 * MS, trouble);
+            self.agenda.plan(at, Action::SubmitJob(serial));
         }
         if self.plan.graphs {
             self.plan_graphs();
@@ -69,6 +74,7 @@ impl World {
                 engine.pause_queue(queue, false).await.ok();
             }),
             Action::Submit(serial) => self.submit(serial),
+            Action::SubmitJob(serial) => self.submit_job(serial),
             Action::Cancel | Action::Retry => {
                 let runs: Vec<_> = self.shared.truth().accepted.iter().copied().collect();
                 if !runs.is_empty() {
@@ -166,7 +172,7 @@ impl World {
             Fault::HostClock => {
                 self.tell("wall clock of a host jumps", Some(owner));
                 let jump = self.jump();
-                self.shared.clocks.jump_host(host, jump);
+                self.shared.clocks.jump_host(self.hosts[host].machine, jump);
             }
             Fault::StoreClock => {
                 self.tell("wall clock of the store jumps", None);
@@ -189,6 +195,72 @@ impl World {
                 let span = self.rng.between(200, 3000) * MS;
                 self.agenda.plan(now + span, Action::Resume(queue));
             }
+            Fault::Reboot => {
+                self.tell("reboot of a machine", Some(owner));
+                let machine = self.hosts[host].machine;
+                self.leave_alone(machine, 50, 4000);
+                self.reboot(machine);
+            }
+            Fault::HostAway => {
+                self.tell("host without replicas", Some(owner));
+                self.leave_alone(self.hosts[host].machine, 300, 6000);
+            }
+            Fault::ShimDies => {
+                if let Some((machine, job, token)) = self.some_shim() {
+                    self.tell("death of a shim", None);
+                    crate::shim::kill(&self.shared, &self.machines[machine], job, token);
+                }
+            }
+            Fault::ShimHangs => {
+                if let Some((machine, job, token)) = self.some_shim() {
+                    self.tell("shim that hangs", None);
+                    self.hang_shim(machine, job, token);
+                }
+            }
+        }
+    }
+
+    /// All replicas of a machine go at once, and come back one by one.
+    fn leave_alone(&mut self, machine: usize, shortest: u64, longest: u64) {
+        let now = self.shared.now();
+        for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].machine == machine).collect::<Vec<_>>() {
+            self.take_down(host, BootState::Crashed);
+            let down = self.rng.between(shortest, longest);
+            self.agenda.plan(now + down * MS, Action::Boot(host));
+        }
+    }
+
+    /// Its folders stay; its shims and their commands do not.
+    fn reboot(&mut self, machine: usize) {
+        let mut disk = self.machines[machine].disk();
+        disk.boot += 1;
+        for folder in disk.folders.values_mut() {
+            if let Some(shim) = folder.let_go() {
+                self.shared.truth().command_ends(shim.attempt.token);
+            }
+        }
+    }
+
+    /// Some shim of some machine whose command runs.
+    fn some_shim(&mut self) -> Option<(usize, RunId, Token)> {
+        let mut running = Vec::new();
+        for machine in &self.machines {
+            let disk = machine.disk();
+            let shims = disk.folders.values().filter_map(|folder| folder.shim.as_ref()).filter(|shim| shim.runs());
+            running.extend(shims.map(|shim| (machine.place, shim.attempt.job, shim.attempt.token)));
+        }
+        (!running.is_empty()).then(|| *self.rng.pick(&running))
+    }
+
+    fn hang_shim(&mut self, machine: usize, job: RunId, token: Token) {
+        let now = self.shared.now();
+        let span = if self.rng.chance(0.3) { u64::MAX / 4 } else { self.rng.between(30, 2500) * MS };
+        if let Some(shim) = self.machines[machine].disk().folders.get_mut(&job).and_then(|at| at.shim_of(token)) {
+            shim.hung_until = now + span;
+            shim.nudged.notify_one();
+        }
+        if let Some(command) = self.shared.truth().commands.get_mut(&token) {
+            command.hung = true;
         }
     }
 
@@ -297,6 +369,7 @@ impl World {
                 life.beat_at = beats.get(id).copied().unwrap_or(copied_at);
             }
         }
+        truth.owners = state.leases.values().map(|held| (held.lease.token, held.lease.replica_id)).collect();
         drop(truth);
         self.shared.memory.restore(state);
         self.checker.rebase(&self.shared);

@@ -1,6 +1,7 @@
 //! One replica's way to the store. It delegates everything, and notes what the truth needs to know.
 
 use crate::executor::{Owner, WORLD};
+use crate::job_checker;
 use crate::message::Message;
 use crate::shared::Shared;
 use crate::truth::{LifeTruth, Look};
@@ -117,6 +118,7 @@ impl Runs for FaultyStore {
                 truth.report.attempts += 1;
                 truth.grants.entry((owner, lease.run_id, lease.attempt)).or_default().push(lease.token);
                 truth.granted_at.insert(lease.token, now);
+                truth.owners.insert(lease.token, lease.replica_id);
                 drop(truth);
                 shared.trace(|truth| {
                     let name = truth.name(lease.run_id);
@@ -133,6 +135,9 @@ impl Runs for FaultyStore {
         let owner = self.owner;
         let settled = move |shared: &Shared, answers: &Vec<Settled>| {
             for ((shown, outcome), answer) in shown.iter().zip(answers) {
+                if *answer == Settled::Done {
+                    job_checker::settled(&mut shared.truth(), shown);
+                }
                 shared.trace(|truth| {
                     let (name, rescue) = (truth.name(shown.run_id), if shown.rescue { " (rescue)" } else { "" });
                     let outcome = outcome.as_str();
@@ -212,7 +217,8 @@ impl Runs for FaultyStore {
     }
 
     async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {
-        self.call("adopt", move |store| async move { store.adopt(to, limit).await }).await
+        let adopted = |shared: &Shared, held: &Vec<Held>| job_checker::adopted(shared, held);
+        self.call_and("adopt", move |store| async move { store.adopt(to, limit).await }, adopted).await
     }
 
     async fn forget(&self, run: RunId) -> Result<bool> {

@@ -3,6 +3,7 @@
 use crate::checker::Checker;
 use crate::graphs::SAVED_TASK;
 use crate::handler::Product;
+use crate::job_checker;
 use crate::truth::Truth;
 use everbeat_model::{Attempt, Outcome, ReplicaId, RunId, RunState, Token};
 use everbeat_store::memory::{DoneRow, State};
@@ -27,6 +28,7 @@ impl Checker {
         id: RunId,
         before: Option<Place>,
         place: Place,
+        now: u64,
     ) -> Checked {
         let wrong = || Err(("G1", format!("it went from {before:?} to {place:?}")));
         match (before, place) {
@@ -61,6 +63,9 @@ impl Checker {
                     return Err(("G1", format!("attempt {attempt} left no trace")));
                 };
                 self.attempt_ended(state, truth, id, ended, (token, *by))?;
+                if detached(state, id) {
+                    job_checker::ended(state, truth, id, ended, token, None, now)?;
+                }
                 if ended.outcome == Some(Outcome::Lost) {
                     self.lost_by.insert(id, replica);
                 }
@@ -71,10 +76,22 @@ impl Checker {
                 let Some((ended, by)) = &done.attempt else { return wrong() };
                 self.attempt_ended(state, truth, id, ended, (token, *by))?;
                 finished(state, truth, id, done);
-                if done.state == RunState::Succeeded {
+                if detached(state, id) {
+                    job_checker::ended(state, truth, id, ended, token, done.result.as_ref(), now)?;
+                } else if done.state == RunState::Succeeded {
                     produced(state, truth, id, done, attempt, replica)?;
                 }
                 Ok(())
+            }
+            (
+                Some(Place::Leased { attempt: was, token: before, replica: from }),
+                Place::Leased { attempt, token, replica },
+            ) if was == attempt && before == token && detached(state, id) => {
+                let (from, to) = (truth.machine_of(from), truth.machine_of(replica));
+                match from == to {
+                    true => Ok(()),
+                    false => Err(("adoption", format!("its lease went from host {from:?} to host {to:?}"))),
+                }
             }
             (Some(Place::Done { attempt: was, .. }), Place::Ready { attempt }) if was == attempt => {
                 match truth.reopenings.get_mut(&id) {
@@ -110,6 +127,10 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+fn detached(state: &State, id: RunId) -> bool {
+    state.runs.get(&id).is_some_and(|row| row.spec.detached())
 }
 
 /// Whether clients have no hand in it: graphs make it themselves.

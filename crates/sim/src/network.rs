@@ -24,6 +24,8 @@ pub(crate) struct Rates {
     pub(crate) late: f64,
     pub(crate) wake_lost: f64,
     pub(crate) wake_doubled: f64,
+    /// Calls to shims, and shims themselves.
+    pub(crate) shims: f64,
 }
 
 pub(crate) struct Network {
@@ -90,6 +92,12 @@ impl Network {
         } else {
             Fate::Through { before, after }
         }
+    }
+
+    /// Whether a shim dies between the exit of its command and the record of it.
+    pub(crate) fn dies_with_the_record(&mut self) -> bool {
+        let rate = self.rates.shims / 2.0;
+        self.rng.chance(rate)
     }
 
     /// What stands in the way of a message between this replica and the store just now.

@@ -18,9 +18,15 @@ pub(crate) enum Fault {
     SlowReplica,
     Drain,
     PauseQueue,
+    /// A machine boots anew, with all that is on it.
+    Reboot,
+    /// All replicas of a machine are gone for a while; its shims are not.
+    HostAway,
+    ShimDies,
+    ShimHangs,
 }
 
-const ALL: [Fault; 12] = [
+const ALL: [Fault; 16] = [
     Fault::Crash,
     Fault::Freeze,
     Fault::FreezeSeveral,
@@ -33,11 +39,17 @@ const ALL: [Fault; 12] = [
     Fault::SlowReplica,
     Fault::Drain,
     Fault::PauseQueue,
+    Fault::Reboot,
+    Fault::HostAway,
+    Fault::ShimDies,
+    Fault::ShimHangs,
 ];
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// Places for replicas, spread over so many machines.
     pub(crate) hosts: usize,
+    pub(crate) machines: usize,
     pub(crate) slots: usize,
     /// Whether replicas of a host know each other's kernel locks.
     pub(crate) locks: bool,
@@ -56,6 +68,9 @@ pub(crate) struct Plan {
     /// Executions that clients start, and what they ask of them.
     pub(crate) starts: u64,
     pub(crate) requests: u64,
+    /// Whether replicas perform detached commands, and how many clients ask for.
+    pub(crate) performs_jobs: bool,
+    pub(crate) jobs: u64,
 }
 
 impl Plan {
@@ -78,8 +93,10 @@ impl Plan {
             late: rate(rng, 0.06),
             wake_lost: *rng.pick(&[0.0, 0.3, 1.0]),
             wake_doubled: rate(rng, 0.3),
+            shims: rate(rng, 0.08),
         };
-        match rng.below(6) {
+        let performs_jobs = rng.chance(0.6);
+        match rng.below(8) {
             // Take-overs while messages overtake each other.
             0 => {
                 faults.extend([Fault::Crash, Fault::Crash, Fault::Freeze, Fault::Partition]);
@@ -87,10 +104,16 @@ impl Plan {
             }
             // Failovers, each of which forgets grants that somebody acts on.
             1 => faults.extend([Fault::Failover; 6]),
+            // Hosts without replicas, and shims without hosts.
+            2 | 3 if performs_jobs => {
+                faults.extend([Fault::HostAway, Fault::ShimHangs, Fault::ShimDies, Fault::Crash, Fault::Freeze]);
+            }
             _ => {}
         }
+        let hosts = rng.between(2, 5) as usize;
         Plan {
-            hosts: rng.between(2, 5) as usize,
+            hosts,
+            machines: if rng.chance(0.5) { hosts } else { rng.between(1, hosts as u64) as usize },
             slots: rng.between(2, 5) as usize,
             locks: rng.chance(0.5),
             rates,
@@ -103,6 +126,8 @@ impl Plan {
             graphs: rng.chance(0.6),
             starts: rng.between(2, 5),
             requests: rng.between(8, 30),
+            performs_jobs,
+            jobs: rng.between(4, 12),
         }
     }
 }

@@ -46,6 +46,17 @@ pub struct Report {
     pub callbacks: u64,
     /// Values that clients waited for and got.
     pub awaited: u64,
+    /// Detached commands that began.
+    pub jobs_started: u64,
+    /// Taken over by another replica of their host while they ran.
+    pub jobs_reattached: u64,
+    /// Taken over after they had ended.
+    pub jobs_recovered: u64,
+    pub jobs_lost: u64,
+    /// Of the lost: those whose host stayed away.
+    pub jobs_given_up: u64,
+    /// Hung shims that their owners killed.
+    pub jobs_killed: u64,
     /// Verdicts by judgement and reason.
     pub verdicts: BTreeMap<String, u64>,
     /// The fingerprint of the whole history.
@@ -88,6 +99,12 @@ impl Report {
         self.stranded += other.stranded;
         self.callbacks += other.callbacks;
         self.awaited += other.awaited;
+        self.jobs_started += other.jobs_started;
+        self.jobs_reattached += other.jobs_reattached;
+        self.jobs_recovered += other.jobs_recovered;
+        self.jobs_lost += other.jobs_lost;
+        self.jobs_given_up += other.jobs_given_up;
+        self.jobs_killed += other.jobs_killed;
         self.history = crate::rng::mix(self.history ^ other.history);
         other.faults.iter().for_each(|(name, times)| *self.faults.entry(name).or_default() += times);
         other.verdicts.iter().for_each(|(name, times)| *self.verdicts.entry(name.clone()).or_default() += times);
@@ -121,6 +138,12 @@ impl Report {
         least("looks", self.looks, 10.0);
         least("callbacks", self.callbacks, 2.0);
         least("awaited", self.awaited, 2.0);
+        least("jobs started", self.jobs_started, 3.0);
+        least("jobs reattached", self.jobs_reattached, 0.3);
+        least("jobs recovered", self.jobs_recovered, 0.1);
+        least("jobs lost", self.jobs_lost, 0.3);
+        least("jobs given up", self.jobs_given_up, 0.05);
+        least("jobs killed", self.jobs_killed, 0.02);
         for fault in FAULTS {
             least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
         }
@@ -132,7 +155,7 @@ impl Report {
 }
 
 /// Every fault there is; each must have fired.
-pub const FAULTS: [&str; 20] = [
+pub const FAULTS: [&str; 26] = [
     "crash",
     "freeze",
     "freeze of several",
@@ -153,6 +176,12 @@ pub const FAULTS: [&str; 20] = [
     "wake lost",
     "wake doubled",
     "restart",
+    "reboot of a machine",
+    "host without replicas",
+    "death of a shim",
+    "shim that hangs",
+    "call to a shim fails before",
+    "call to a shim fails after",
 ];
 
 /// Verdicts that must have been passed.
@@ -206,6 +235,16 @@ impl fmt::Display for Report {
             self.stranded,
             self.callbacks,
             self.awaited
+        )?;
+        writeln!(
+            f,
+            "jobs: {} started, {} reattached, {} recovered, {} lost, of which {} given up and {} killed",
+            self.jobs_started,
+            self.jobs_reattached,
+            self.jobs_recovered,
+            self.jobs_lost,
+            self.jobs_given_up,
+            self.jobs_killed
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;

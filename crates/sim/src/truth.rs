@@ -3,6 +3,8 @@
 
 use crate::executor::Owner;
 use crate::report::Report;
+use everbeat_engine::JobAttempt;
+use everbeat_model::job::Exit;
 use everbeat_model::{ExecutionId, Json, ReplicaId, RunId, Token, VerdictId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,6 +54,12 @@ pub(crate) struct Truth {
     pub(crate) value_since: BTreeMap<(ExecutionId, String), u64>,
     /// The call after each saved value, by execution, node and revision.
     pub(crate) callbacks: BTreeMap<(String, String, u64), RunId>,
+    /// Commands that began, by their attempt's token.
+    pub(crate) commands: BTreeMap<Token, CommandTruth>,
+    /// How they ended, as far as their shims recorded it.
+    pub(crate) exits: BTreeMap<Token, Exit>,
+    /// Who holds the lease of each attempt, as the store granted it and passed it on.
+    pub(crate) owners: BTreeMap<Token, ReplicaId>,
     /// When nobody could renew.
     pub(crate) common: Vec<Window>,
     pub(crate) broken: Option<(&'static str, String)>,
@@ -62,6 +70,7 @@ pub(crate) struct Truth {
 /// One boot of one replica: the process, which may live several lives.
 pub(crate) struct Boot {
     pub(crate) label: String,
+    pub(crate) machine: usize,
     pub(crate) state: BootState,
     pub(crate) slots: usize,
     /// When it was frozen or cut off.
@@ -121,6 +130,18 @@ pub(crate) struct Look {
     pub(crate) renewed: u64,
 }
 
+/// A detached command that began.
+pub(crate) struct CommandTruth {
+    pub(crate) job: RunId,
+    pub(crate) attempt: u32,
+    pub(crate) machine: usize,
+    /// Its policy says `when_isolated = stop`.
+    pub(crate) stops: bool,
+    pub(crate) runs: bool,
+    /// Its shim hung, once.
+    pub(crate) hung: bool,
+}
+
 /// One attempt under way in a handler.
 pub(crate) struct Performance {
     pub(crate) owner: Owner,
@@ -156,6 +177,20 @@ impl Truth {
 
     pub(crate) fn label_of(&self, life: ReplicaId) -> String {
         self.lives.get(&life).map_or_else(|| life.to_string(), |life| self.label(life.owner))
+    }
+
+    pub(crate) fn attempt(&mut self, attempt: &JobAttempt) -> String {
+        format!("{} attempt {}", self.name(attempt.job), attempt.attempt)
+    }
+
+    pub(crate) fn command_ends(&mut self, token: Token) {
+        if let Some(command) = self.commands.get_mut(&token) {
+            command.runs = false;
+        }
+    }
+
+    pub(crate) fn machine_of(&self, life: ReplicaId) -> Option<usize> {
+        self.lives.get(&life).and_then(|life| self.boots.get(&life.owner)).map(|boot| boot.machine)
     }
 
     /// Whether nobody stands behind this life any more.

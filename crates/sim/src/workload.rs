@@ -1,8 +1,10 @@
 //! What clients ask for: runs of every policy, cancels and retries midway, paused queues.
 
 use crate::handler::Script;
+use crate::machine;
 use crate::rng::Rng;
-use everbeat_engine::Submit;
+use everbeat_engine::{JobSettings, Submit, SubmitJob};
+use everbeat_model::job::Command;
 use everbeat_model::policy::Backoff;
 use everbeat_model::{Json, Policy, StoreTime};
 use everbeat_store::Idempotency;
@@ -30,6 +32,52 @@ pub(crate) fn base_policy() -> Policy {
         cancel_grace: Duration::from_millis(200),
         ..Policy::BASELINE
     }
+}
+
+/// So long the jobs of a host without replicas wait.
+pub(crate) const REATTACH_WINDOW: Duration = Duration::from_millis(1500);
+
+/// Short, so that everything happens.
+pub(crate) fn job_settings() -> JobSettings {
+    JobSettings {
+        slots: 4,
+        heartbeat_interval: Duration::from_millis(120),
+        check_interval: Duration::from_millis(500),
+        stale_after: Duration::from_millis(300),
+        dead_after: Duration::from_millis(900),
+        reattach_window: REATTACH_WINDOW,
+        stop_grace: Duration::from_millis(150),
+        keep: Duration::from_secs(4),
+        log_limit: 1 << 20,
+    }
+}
+
+/// One detached command.
+pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>) {
+    let longest = if rng.chance(0.25) { 4000 } else { 1200 };
+    let script = machine::Script {
+        runs_ms: rng.between(1, longest),
+        code: *rng.pick(&[0, 0, 0, 1, 7]),
+        stops_ms: rng.chance(0.7).then(|| rng.between(1, 250)),
+        missing: rng.chance(0.03),
+    };
+    let policy = match rng.below(8) {
+        0 | 1 => json!({}),
+        2 | 3 => json!({ "on_lost": "retry", "max_attempts": 4 }),
+        4 | 5 => json!({ "on_lost": "retry", "max_attempts": 4, "when_isolated": "stop" }),
+        6 => json!({ "on_lost": "retry", "max_attempts": 3, "deadline": "600ms" }),
+        _ => json!({ "stall_timeout": "800ms", "cancel_grace": "400ms", "max_attempts": 2 }),
+    };
+    let command = vec!["work".to_string(), Json::of(&script).as_str().to_string()];
+    let submit = SubmitJob {
+        queue: rng.pick(&QUEUES).to_string(),
+        policy: Some(policy),
+        unique_key: rng.chance(0.1).then(|| format!("job {}", serial % 3)),
+        ..SubmitJob::new(Command { command, ..Command::default() })
+    };
+    let idempotency =
+        rng.chance(0.3).then(|| Idempotency { key: format!("job {serial}"), fingerprint: format!("job {serial}") });
+    (submit, idempotency)
 }
 
 /// One submission. `serial` makes keys that sometimes repeat.

@@ -2,12 +2,15 @@
 
 use crate::agenda::Agenda;
 use crate::checker::Checker;
-use crate::env::{HostLocks, SimEnv};
+use crate::env::SimEnv;
 use crate::executor::{Owner, Step};
 use crate::faulty_store::{FaultyStore, WakeBoard};
+use crate::faulty_shims::FaultyShims;
 use crate::graph_rest::restless;
 use crate::graphs::{NODE_TASK, SAVED_TASK};
 use crate::handler::Work;
+use crate::job_checker;
+use crate::machine::Machine;
 use crate::network::Network;
 use crate::nodes::NodeWork;
 use crate::plan::Plan;
@@ -15,7 +18,7 @@ use crate::report::{Report, Violation};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::truth::{Boot, BootState, Truth};
-use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy};
+use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
 use everbeat_engine::{Engine, QueueLimit, Readiness, Settings, Tasks};
 use everbeat_model::{Hole, RunId};
 use futures_util::FutureExt;
@@ -28,6 +31,7 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) rng: Rng,
     pub(crate) hosts: Vec<Host>,
+    pub(crate) machines: Vec<Arc<Machine>>,
     pub(crate) agenda: Agenda,
     pub(crate) checker: Checker,
     pub(crate) healed_at: Option<u64>,
@@ -38,10 +42,10 @@ pub(crate) struct World {
     last_owner: Owner,
 }
 
-/// A machine, with the replica that runs on it, if any.
+/// A place for a replica on some machine, with the one that runs there, if any.
 pub(crate) struct Host {
     pub(crate) boot: Option<(Owner, Engine)>,
-    locks: Option<Arc<HostLocks>>,
+    pub(crate) machine: usize,
     boots: u32,
 }
 
@@ -58,12 +62,13 @@ impl World {
         let plan = Plan::of(seed);
         let truth = Truth { tracing, ..Truth::default() };
         let shared = Shared::new(seed, plan.hosts, hole, Network::new(seed, plan.rates), truth);
-        let locks = plan.locks;
-        let hosts = (0..plan.hosts).map(|_| Host { boot: None, locks: locks.then(Arc::default), boots: 0 }).collect();
+        let hosts = (0..plan.hosts).map(|place| Host { boot: None, machine: place % plan.machines, boots: 0 }).collect();
+        let machines = (0..plan.machines).map(|place| Machine::new(place, plan.locks)).collect();
         World {
             shared,
             rng: Rng::new(seed, 4),
             hosts,
+            machines,
             agenda: Agenda::default(),
             checker: Checker::default(),
             healed_at: None,
@@ -143,8 +148,10 @@ impl World {
         let boots = &mut self.hosts[host].boots;
         *boots += 1;
         let label = format!("replica {host}.{boots}");
+        let machine = self.machines[self.hosts[host].machine].clone();
         let boot = Boot {
             label: label.clone(),
+            machine: machine.place,
             state: BootState::Up,
             slots: self.plan.slots,
             windows: Vec::new(),
@@ -152,7 +159,8 @@ impl World {
         };
         self.shared.truth().boots.insert(owner, boot);
         self.shared.trace(|_| format!("{label} starts"));
-        let env = Arc::new(SimEnv::new(self.shared.clone(), owner, host));
+        let machine_boot = machine.disk().boot;
+        let env = Arc::new(SimEnv::new(self.shared.clone(), owner, machine.place, machine_boot));
         let store = Arc::new(FaultyStore::new(self.shared.clone(), owner, self.wakes.clone()));
         let mut tasks = Tasks::default();
         for task in TASKS {
@@ -161,9 +169,12 @@ impl World {
         for task in [NODE_TASK, SAVED_TASK] {
             tasks.add(task, NodeWork { shared: self.shared.clone(), owner });
         }
-        let locks = self.hosts[host].locks.clone().map(|locks| locks as Arc<dyn everbeat_engine::Locks>);
-        let settings = self.settings(host);
-        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims: None }) {
+        let locks = machine.locks.clone().map(|locks| locks as Arc<dyn everbeat_engine::Locks>);
+        let settings = self.settings(&machine);
+        let shims = self.plan.performs_jobs.then(|| {
+            Arc::new(FaultyShims { shared: self.shared.clone(), machine, owner }) as Arc<dyn everbeat_engine::Shims>
+        });
+        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims }) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };
@@ -179,10 +190,10 @@ impl World {
         self.hosts[host].boot = Some((owner, engine));
     }
 
-    fn settings(&self, host: usize) -> Settings {
+    fn settings(&self, machine: &Machine) -> Settings {
         let limit = QueueLimit { concurrency: Some(NARROW), rate: None };
         Settings {
-            host: format!("host {host}"),
+            host: machine.name(),
             heartbeat_interval: Duration::from_millis(200),
             heartbeat_timeout: Duration::from_micros(crate::deaths::TIMEOUT),
             sweep_interval: Duration::from_millis(300),
@@ -194,6 +205,7 @@ impl World {
             runs: base_policy(),
             keep_events: 20,
             queues: BTreeMap::from([(NARROW_QUEUE.to_string(), limit)]),
+            jobs: job_settings(),
             hole: self.hole,
             ..Settings::default()
         }
@@ -278,6 +290,9 @@ impl World {
         }
         let store_now = self.shared.clocks.store(self.shared.now());
         if let Some(what) = self.shared.memory.inspect(|state| restless(state, store_now)) {
+            return Some(what);
+        }
+        if let Some(what) = job_checker::running(&self.shared, &self.machines) {
             return Some(what);
         }
         for (place, host) in self.hosts.iter().enumerate() {

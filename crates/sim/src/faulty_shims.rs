@@ -1,0 +1,475 @@
+//! The engine's port to the shims of one machine, for one boot of one replica. Its calls belong to that boot:
+//! they freeze with it and die with it, but go on when whoever waited for them does not wait any more. They
+//! may be slow, and fail before or after they did something.
+
+use crate::executor::{Owner, WORLD};
+use crate::job_checker;
+use crate::machine::{Folder, Machine, Phase, Spec, Told, as_stray};
+use crate::shared::Shared;
+use crate::shim::{self, ShimLife};
+use async_trait::async_trait;
+use everbeat_engine::{
+    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
+    Shims, Stream, Traces,
+};
+use everbeat_model::job::Stopped;
+use everbeat_model::{Json, RunId};
+use futures_util::FutureExt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+#[derive(Clone)]
+pub(crate) struct FaultyShims {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) owner: Owner,
+}
+
+const MS: u64 = 1000;
+/// A shim answers within that, or it hangs.
+const ANSWER_WITHIN: u64 = 60 * MS;
+const LOOK: u64 = 10 * MS;
+
+/// What will become of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Through,
+    FailsBefore,
+    FailsAfter,
+}
+
+impl FaultyShims {
+    async fn call<T, F>(&self, name: &'static str, body: impl FnOnce(FaultyShims) -> F) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = io::Result<T>> + Send + 'static,
+    {
+        let (fate, before, after) = self.fate();
+        let (answer, answered) = oneshot::channel();
+        let (shims, body) = (self.clone(), body(self.clone()));
+        let call = async move {
+            shims.shared.sleep(before).await;
+            let outcome = match fate {
+                Fate::FailsBefore => Err(shims.trouble("call to a shim fails before", name)),
+                Fate::Through => body.await,
+                Fate::FailsAfter => {
+                    let _nobody_is_told = body.await;
+                    Err(shims.trouble("call to a shim fails after", name))
+                }
+            };
+            shims.shared.sleep(after).await;
+            let _caller_is_gone = answer.send(outcome);
+        };
+        self.shared.executor.spawn(self.owner, "shim call", call.boxed());
+        answered.await.unwrap_or_else(|_| Err(io::Error::other("nobody answers")))
+    }
+
+    fn fate(&self) -> (Fate, u64, u64) {
+        let mut network = self.shared.network();
+        let rate = network.rates.shims;
+        let rng = &mut network.rng;
+        let mut latency = || if rng.chance(rate) { rng.between(10, 700) * MS } else { rng.between(50, 500) };
+        let (before, after) = (latency(), latency());
+        let fate = match () {
+            () if rng.chance(rate) => Fate::FailsBefore,
+            () if rng.chance(rate) => Fate::FailsAfter,
+            () => Fate::Through,
+        };
+        (fate, before, after)
+    }
+
+    fn trouble(&self, fault: &'static str, name: &str) -> io::Error {
+        self.shared.truth().report.fault(fault);
+        self.shared.trace(|truth| format!("{}: {fault}: {name}", truth.label(self.owner)));
+        io::Error::other(format!("{name} failed in the simulation"))
+    }
+
+    fn now(&self) -> u64 {
+        self.shared.now()
+    }
+
+    fn folder<T>(&self, job: RunId, look: impl FnOnce(&mut Folder) -> T) -> Option<T> {
+        self.machine.disk().folders.get_mut(&job).map(look)
+    }
+
+    fn told(&self, attempt: &JobAttempt, what: &str) {
+        self.shared.trace(|truth| {
+            let (label, attempt) = (truth.label(self.owner), truth.attempt(attempt));
+            format!("{label} {what} {attempt}")
+        });
+    }
+
+    async fn begin(self, attempt: JobAttempt, order: Order) -> io::Result<()> {
+        let earlier = {
+            let mut disk = self.machine.disk();
+            let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
+            spec.map(|spec| (spec.attempt.clone(), spec.order.stop_grace))
+        };
+        if let Some((earlier, grace)) = earlier {
+            if earlier.token == attempt.token || earlier.attempt > attempt.attempt {
+                return Err(io::Error::other("its place is taken by the same or a later attempt"));
+            }
+            self.end(&earlier, grace.as_micros() as u64).await?;
+        }
+        let (begun, told) = oneshot::channel();
+        {
+            let mut disk = self.machine.disk();
+            let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot };
+            let folder = disk.folders.entry(attempt.job).or_default();
+            if folder.shim.is_some() {
+                return Err(io::Error::other("an earlier attempt still holds the lock"));
+            }
+            folder.spec = Some(spec.clone());
+            let (shared, machine) = (self.shared.clone(), self.machine.clone());
+            let life = ShimLife { shared, machine, spec, begun: Some(begun) };
+            self.shared.executor.spawn(WORLD, "shim", life.live().boxed());
+        }
+        self.told(&attempt, "spawns the shim of");
+        let _dead_before_it_began = told.await;
+        Ok(())
+    }
+
+    /// Ends an attempt that no lease stands for, and waits until its shim has let go.
+    async fn end(&self, left: &JobAttempt, grace: u64) -> io::Result<()> {
+        let left = as_stray(left);
+        let until = self.now() + grace + 10 * LOOK;
+        while self.now() < until {
+            match self.look(&left).await {
+                Finding::Live(_) => _ = self.clone().ask_to_stop(left.clone(), grace).await,
+                Finding::Exited(_) => {
+                    self.take_leave(&left);
+                    break;
+                }
+                _ => break,
+            }
+            self.shared.sleep(LOOK).await;
+        }
+        self.kill_now(&left);
+        match self.forbid(&left) {
+            Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn look(&self, attempt: &JobAttempt) -> Finding {
+        let until = self.now() + ANSWER_WITHIN;
+        loop {
+            if let Some(finding) = self.glance(attempt) {
+                return finding;
+            }
+            if self.now() >= until {
+                return Finding::Hung;
+            }
+            self.shared.sleep(LOOK).await;
+        }
+    }
+
+    /// What there is to be seen at once; nothing while a shim holds the lock and does not answer.
+    fn glance(&self, attempt: &JobAttempt) -> Option<Finding> {
+        let now = self.now();
+        let mut disk = self.machine.disk();
+        let boot = disk.boot;
+        let Some(folder) = disk.folders.get_mut(&attempt.job) else { return Some(Finding::NotStarted) };
+        let Some(spec) = &folder.spec else { return Some(Finding::NotStarted) };
+        let (spec_boot, spec_attempt, spec_token) = (spec.boot, spec.attempt.attempt, spec.attempt.token);
+        if spec_attempt > attempt.attempt {
+            return Some(Finding::Fenced);
+        }
+        if spec_token != attempt.token {
+            return Some(Finding::NotStarted);
+        }
+        if let Some(exit) = folder.exit_of(attempt.token) {
+            return Some(Finding::Exited(exit.clone()));
+        }
+        let was_locked = folder.started == Some(attempt.token) || folder.locked == Some(attempt.token);
+        match &mut folder.shim {
+            Some(shim) if shim.attempt.token != attempt.token => {
+                Some(Finding::Unknown("another attempt's shim holds the lock".to_string()))
+            }
+            Some(shim) if shim.hangs(now) || shim.phase == Phase::Locked => None,
+            Some(shim) => Some(match shim.hears(attempt.tenure, now) {
+                true => Finding::Live(shim.beat()),
+                false => Finding::Fenced,
+            }),
+            None if spec_boot != boot => Some(Finding::Rebooted),
+            None if was_locked => Some(Finding::Gone),
+            None => Some(Finding::NotStarted),
+        }
+    }
+
+    async fn ask_to_stop(self, attempt: JobAttempt, grace: u64) -> io::Result<()> {
+        let until = self.now() + ANSWER_WITHIN;
+        loop {
+            let now = self.now();
+            let asked = self.folder(attempt.job, |folder| match folder.shim_of(attempt.token) {
+                None => Some(leave_wish(folder, &attempt, grace)),
+                Some(shim) if shim.hangs(now) || shim.phase == Phase::Locked => {
+                    (now >= until).then(|| leave_wish(folder, &attempt, grace))
+                }
+                Some(shim) => Some(match shim.hears(attempt.tenure, now) {
+                    true => {
+                        shim.stop(Stopped::Requested, grace, now);
+                        Ok(())
+                    }
+                    false => Err(io::Error::other("a later owner has it")),
+                }),
+            });
+            match asked {
+                None => return Err(io::Error::from(io::ErrorKind::NotFound)),
+                Some(Some(asked)) => {
+                    job_checker::stopped(&self.shared, &attempt);
+                    return asked;
+                }
+                Some(None) => self.shared.sleep(LOOK).await,
+            }
+        }
+    }
+
+    async fn forbid_at_last(self, attempt: JobAttempt) -> io::Result<Fenced> {
+        let earlier = {
+            let mut disk = self.machine.disk();
+            let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
+            let other = spec.filter(|spec| spec.attempt.token != attempt.token);
+            let other = other.filter(|spec| spec.attempt.attempt <= attempt.attempt);
+            other.map(|spec| (spec.attempt.clone(), spec.order.stop_grace.as_micros() as u64))
+        };
+        if let Some((earlier, grace)) = earlier {
+            self.end(&earlier, grace).await?;
+        }
+        let fenced = self.forbid(&attempt);
+        self.told(&attempt, &format!("fences ({fenced:?})"));
+        Ok(fenced)
+    }
+
+    fn forbid(&self, attempt: &JobAttempt) -> Fenced {
+        let mut disk = self.machine.disk();
+        let folder = disk.folders.entry(attempt.job).or_default();
+        if let Some(exit) = folder.exit_of(attempt.token) {
+            return Fenced::Exited(exit.clone());
+        }
+        if folder.shim.is_some() {
+            return Fenced::StillHeld;
+        }
+        if !folder.forbids(attempt) {
+            folder.fence = Some((attempt.attempt, attempt.token));
+        }
+        let beat = folder.sentinel.is_some_and(|sentinel| sentinel.token == attempt.token);
+        if folder.started == Some(attempt.token) || beat { Fenced::Lost } else { Fenced::NeverStarted }
+    }
+
+    fn kill_now(&self, attempt: &JobAttempt) {
+        let heard = self.folder(attempt.job, |folder| folder.shim_of(attempt.token).map(|shim| shim.tenure));
+        let Some(Some(tenure)) = heard else { return };
+        self.told(attempt, "kills the shim of");
+        job_checker::killed(&self.shared, attempt, tenure);
+        shim::kill(&self.shared, &self.machine, attempt.job, attempt.token);
+    }
+
+    fn take_leave(&self, attempt: &JobAttempt) {
+        let now = self.now();
+        self.folder(attempt.job, |folder| {
+            let exited = |phase: Phase| matches!(phase, Phase::Exited { .. });
+            let hears = folder
+                .shim_of(attempt.token)
+                .is_some_and(|shim| exited(shim.phase) && !shim.hangs(now) && shim.hears(attempt.tenure, now));
+            if hears {
+                folder.let_go();
+            }
+        });
+    }
+}
+
+/// For a shim that cannot be reached: it looks there. That of a later owner stays.
+fn leave_wish(folder: &mut Folder, attempt: &JobAttempt, grace: u64) -> io::Result<()> {
+    match folder.wish {
+        Some((of, tenure, _)) if of == attempt.token && tenure > attempt.tenure => {
+            Err(io::Error::other("the wish of a later owner stands"))
+        }
+        _ => {
+            folder.wish = Some((attempt.token, attempt.tenure, grace));
+            Ok(())
+        }
+    }
+}
+
+#[async_trait]
+impl Shims for FaultyShims {
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+        let (attempt, order) = (attempt.clone(), order.clone());
+        self.call("start", |shims| shims.begin(attempt, order)).await
+    }
+
+    async fn examine(&self, attempt: &JobAttempt) -> Finding {
+        let attempt = attempt.clone();
+        let look = |shims: FaultyShims| async move { Ok(shims.look(&attempt).await) };
+        self.call("examine", look).await.unwrap_or_else(|error| Finding::Unknown(error.to_string()))
+    }
+
+    async fn follow(&self, attempt: &JobAttempt) -> io::Result<Box<dyn Following>> {
+        let attempt = attempt.clone();
+        let follow = |shims: FaultyShims| async move {
+            let now = shims.now();
+            let subscribed = shims.folder(attempt.job, |folder| {
+                let shim = folder.shim_of(attempt.token).filter(|shim| !shim.hangs(now));
+                let shim = shim.filter(|shim| shim.phase != Phase::Locked);
+                shim.and_then(|shim| shim.hears(attempt.tenure, now).then(|| shim.told.subscribe()))
+            });
+            let told = subscribed.flatten().ok_or_else(|| io::Error::other("it cannot be followed"))?;
+            Ok(Box::new(Followed { told, tenure: attempt.tenure }) as Box<dyn Following>)
+        };
+        self.call("follow", follow).await
+    }
+
+    async fn changed(&self, job: RunId) {
+        let hint = self.folder(job, |folder| folder.hint.clone());
+        match hint {
+            Some(hint) => hint.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
+        let attempt = attempt.clone();
+        self.told(&attempt, "asks for the end of");
+        self.call("stop", |shims| shims.ask_to_stop(attempt, grace.as_micros() as u64)).await
+    }
+
+    async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        let vouch = |shims: FaultyShims| async move {
+            match shims.look(&attempt).await {
+                Finding::Live(_) => Ok(()),
+                other => Err(io::Error::other(format!("it is {other:?}"))),
+            }
+        };
+        self.call("vouch", vouch).await
+    }
+
+    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+        let attempt = attempt.clone();
+        self.call("fence", |shims| shims.forbid_at_last(attempt)).await
+    }
+
+    async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        let kill = |shims: FaultyShims| async move {
+            shims.kill_now(&attempt);
+            Ok(())
+        };
+        self.call("kill", kill).await
+    }
+
+    async fn acknowledge(&self, attempt: &JobAttempt) {
+        let attempt = attempt.clone();
+        let acknowledge = |shims: FaultyShims| async move {
+            shims.take_leave(&attempt);
+            Ok(())
+        };
+        let _it_leaves_after_a_while = self.call("acknowledge", acknowledge).await;
+    }
+
+    async fn held(&self) -> io::Result<Vec<JobAttempt>> {
+        let held = |shims: FaultyShims| async move {
+            let disk = shims.machine.disk();
+            let shims = disk.folders.values().filter_map(|folder| folder.shim.as_ref());
+            Ok(shims.map(|shim| as_stray(&shim.attempt)).collect())
+        };
+        self.call("held", held).await
+    }
+
+    async fn sentinels(&self, jobs: Vec<RunId>) -> Vec<SentinelReading> {
+        let now = self.now();
+        let disk = self.machine.disk();
+        let read = |job: &RunId| {
+            let folder = disk.folders.get(job);
+            let sentinel = folder.and_then(|folder| folder.sentinel);
+            let lock = match folder {
+                None => "absent",
+                Some(folder) if folder.shim.is_some() => "held",
+                Some(_) => "free",
+            };
+            SentinelReading {
+                path: format!("/jobs/{job}/.sentinel.json"),
+                age: sentinel.filter(|seen| seen.boot == disk.boot).map(|seen| Duration::from_micros(now - seen.at)),
+                seq: sentinel.map(|seen| seen.seq),
+                attempt: sentinel.map(|seen| seen.attempt),
+                problem: sentinel.is_none().then(|| "there is none".to_string()),
+                lock,
+                exit_record: folder.is_some_and(|folder| folder.exit.is_some()),
+                ..SentinelReading::default()
+            }
+        };
+        jobs.iter().map(read).collect()
+    }
+
+    async fn traces(&self, job: RunId) -> Traces {
+        let folder = self.machine.disk().folders.contains_key(&job);
+        Traces { folder, sentinel: folder, workspace: folder, session_data: false }
+    }
+
+    async fn output(&self, _: RunId, _: Stream, _: LogFrom, _: usize) -> io::Result<LogChunk> {
+        Ok(LogChunk::default())
+    }
+
+    async fn folders(&self) -> io::Result<Vec<RunId>> {
+        Ok(self.machine.disk().folders.keys().copied().collect())
+    }
+
+    async fn remove(&self, job: RunId, _archive: bool, dry_run: bool) -> io::Result<Removed> {
+        let mut disk = self.machine.disk();
+        match disk.folders.get(&job) {
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+            Some(folder) if folder.shim.is_some() => Err(io::Error::other("its shim holds the lock")),
+            Some(_) if dry_run => Ok(Removed::default()),
+            Some(_) => {
+                disk.folders.remove(&job);
+                Ok(Removed::default())
+            }
+        }
+    }
+
+    async fn forget_archives(&self, _keep: Duration) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn root(&self) -> String {
+        "/jobs".to_string()
+    }
+
+    fn workspace(&self, job: RunId) -> String {
+        format!("/jobs/{job}/workspace")
+    }
+
+    async fn log_start(&self, entry: &Json) -> io::Result<()> {
+        self.machine.disk().starts.push(entry.clone());
+        Ok(())
+    }
+
+    async fn starts(&self) -> io::Result<Vec<Json>> {
+        Ok(self.machine.disk().starts.iter().rev().cloned().collect())
+    }
+}
+
+/// Hears a shim for as long as no later owner has spoken to it. One that hangs says nothing.
+struct Followed {
+    told: watch::Receiver<Told>,
+    tenure: u32,
+}
+
+#[async_trait]
+impl Following for Followed {
+    async fn next(&mut self) -> JobEvent {
+        let over = |told: &Told| told.over || told.tenure > self.tenure;
+        if over(&self.told.borrow()) || self.told.changed().await.is_err() {
+            return JobEvent::Over;
+        }
+        let told = self.told.borrow_and_update().clone();
+        if told.over || told.tenure > self.tenure {
+            return JobEvent::Over;
+        }
+        JobEvent::Beat(JobBeat { seq: told.seq, ..JobBeat::default() })
+    }
+}

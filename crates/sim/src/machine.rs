@@ -1,0 +1,225 @@
+//! A machine with the folders of its jobs, which outlive its replicas and its reboots, and the shims that live
+//! in them, which outlive its replicas only.
+
+use crate::env::HostLocks;
+use everbeat_engine::{JobAttempt, JobBeat, LAST_WORD, Order};
+use everbeat_model::job::{Exit, Stopped};
+use everbeat_model::{Json, RunId, Token};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// What a simulated command does.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Script {
+    pub(crate) runs_ms: u64,
+    pub(crate) code: i32,
+    /// How long it goes on when it is asked to stop; one that does not listen has to be killed.
+    pub(crate) stops_ms: Option<u64>,
+    /// There is no such program.
+    pub(crate) missing: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Machine {
+    pub(crate) place: usize,
+    pub(crate) locks: Option<Arc<HostLocks>>,
+    disk: Mutex<Disk>,
+}
+
+#[derive(Default)]
+pub(crate) struct Disk {
+    /// Times that the machine was booted anew.
+    pub(crate) boot: u32,
+    pub(crate) folders: BTreeMap<RunId, Folder>,
+    pub(crate) starts: Vec<Json>,
+}
+
+/// What is known of one job here. Records are of one attempt each, which they name.
+#[derive(Default)]
+pub(crate) struct Folder {
+    pub(crate) spec: Option<Spec>,
+    /// The shim that holds the lock.
+    pub(crate) shim: Option<Shim>,
+    /// Whose shim took the lock last.
+    pub(crate) locked: Option<Token>,
+    pub(crate) started: Option<Token>,
+    pub(crate) exit: Option<(Token, Exit)>,
+    pub(crate) fence: Option<(u32, Token)>,
+    /// A wish to stop, of the owner of that tenure.
+    pub(crate) wish: Option<(Token, u32, u64)>,
+    pub(crate) sentinel: Option<Sentinel>,
+    /// Something changed.
+    pub(crate) hint: Arc<Notify>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Spec {
+    pub(crate) attempt: JobAttempt,
+    pub(crate) order: Order,
+    pub(crate) boot: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Sentinel {
+    pub(crate) token: Token,
+    pub(crate) attempt: u32,
+    pub(crate) seq: u64,
+    pub(crate) boot: u32,
+    pub(crate) at: u64,
+}
+
+/// A living shim, from when it has the lock.
+pub(crate) struct Shim {
+    pub(crate) attempt: JobAttempt,
+    /// The highest tenure that it has heard.
+    pub(crate) tenure: u32,
+    pub(crate) phase: Phase,
+    pub(crate) hung_until: u64,
+    pub(crate) deadline_at: Option<u64>,
+    pub(crate) isolated_at: Option<u64>,
+    pub(crate) isolated_after: Option<u64>,
+    pub(crate) stop_grace: u64,
+    pub(crate) stopped: Option<Stopped>,
+    pub(crate) seq: u64,
+    pub(crate) beat_at: u64,
+    pub(crate) interval: u64,
+    pub(crate) script: Script,
+    /// What followers hear: its beats, who may hear them, and whether all is over.
+    pub(crate) told: watch::Sender<Told>,
+    pub(crate) nudged: Arc<Notify>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) seq: u64,
+    pub(crate) tenure: u32,
+    pub(crate) over: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It has the lock, and has started nothing yet.
+    Locked,
+    Running {
+        ends_at: u64,
+    },
+    /// The command ends by itself, or is killed.
+    Stopping {
+        ends_at: u64,
+        kill_at: u64,
+    },
+    /// Its command has ended and its record is written.
+    Exited {
+        until: u64,
+    },
+}
+
+impl Machine {
+    pub(crate) fn new(place: usize, locks: bool) -> Arc<Machine> {
+        Arc::new(Machine { place, locks: locks.then(Arc::default), disk: Mutex::default() })
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("host {}", self.place)
+    }
+
+    pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Folder {
+    /// The shim of this very attempt, if it holds the lock.
+    pub(crate) fn shim_of(&mut self, token: Token) -> Option<&mut Shim> {
+        self.shim.as_mut().filter(|shim| shim.attempt.token == token)
+    }
+
+    pub(crate) fn exit_of(&self, token: Token) -> Option<&Exit> {
+        self.exit.as_ref().filter(|(of, _)| *of == token).map(|(_, exit)| exit)
+    }
+
+    /// Of two attempts of one number only the one that was named is fenced.
+    pub(crate) fn forbids(&self, attempt: &JobAttempt) -> bool {
+        self.fence.is_some_and(|(number, token)| number > attempt.attempt || token == attempt.token)
+    }
+
+    /// Its shim is gone: whoever listened hears that, and the lock is free.
+    pub(crate) fn let_go(&mut self) -> Option<Shim> {
+        let shim = self.shim.take();
+        if let Some(shim) = &shim {
+            shim.nudged.notify_one();
+        }
+        self.hint.notify_waiters();
+        shim
+    }
+}
+
+impl Shim {
+    pub(crate) fn hangs(&self, now: u64) -> bool {
+        self.hung_until > now
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. } | Phase::Stopping { .. })
+    }
+
+    pub(crate) fn beat(&self) -> JobBeat {
+        JobBeat { seq: self.seq, ..JobBeat::default() }
+    }
+
+    /// Hears an owner, unless a later one has spoken. Whoever is heard vouches for the job.
+    pub(crate) fn hears(&mut self, tenure: u32, now: u64) -> bool {
+        if tenure < self.tenure {
+            return false;
+        }
+        if tenure > self.tenure {
+            self.tenure = tenure;
+            self.told.send_modify(|told| told.tenure = tenure);
+        }
+        self.isolated_at = self.isolated_after.map(|span| now + span);
+        self.nudged.notify_one();
+        true
+    }
+
+    /// Asks the command to end. A second wish may only shorten the grace.
+    pub(crate) fn stop(&mut self, why: Stopped, grace: u64, now: u64) {
+        let latest = self.deadline_at.map_or(u64::MAX, |at| at + self.stop_grace);
+        let kill = (now + grace).min(latest);
+        match self.phase {
+            Phase::Running { ends_at } => {
+                self.stopped = Some(why);
+                let heeds = self.script.stops_ms.map_or(u64::MAX, |millis| now + millis * 1000);
+                self.phase = Phase::Stopping { ends_at: ends_at.min(heeds), kill_at: kill };
+            }
+            Phase::Stopping { ends_at, kill_at } => {
+                self.phase = Phase::Stopping { ends_at, kill_at: kill_at.min(kill) };
+            }
+            Phase::Locked | Phase::Exited { .. } => {}
+        }
+        self.nudged.notify_one();
+    }
+
+    /// When its command ends if nobody kills it.
+    pub(crate) fn ends_by_itself_at(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Running { ends_at } | Phase::Stopping { ends_at, .. } => Some(ends_at),
+            Phase::Locked | Phase::Exited { .. } => None,
+        }
+    }
+
+    /// When its command ends, as things stand.
+    pub(crate) fn command_ends_at(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Running { ends_at } => Some(ends_at),
+            Phase::Stopping { ends_at, kill_at } => Some(ends_at.min(kill_at)),
+            Phase::Locked | Phase::Exited { .. } => None,
+        }
+    }
+}
+
+/// An attempt as somebody sees it who is nobody's owner.
+pub(crate) fn as_stray(attempt: &JobAttempt) -> JobAttempt {
+    JobAttempt { tenure: LAST_WORD, ..attempt.clone() }
+}

@@ -1,0 +1,240 @@
+//! The life of one simulated shim. It runs on its machine's own clock, whatever becomes of the replica that
+//! started it.
+
+use crate::machine::{Disk, Machine, Phase, Script, Sentinel, Shim, Spec, Told};
+use crate::rng::Rng;
+use crate::shared::Shared;
+use everbeat_model::job::{Exit, Stopped};
+use everbeat_model::{RunId, Token};
+use std::sync::Arc;
+use tokio::sync::{Notify, oneshot, watch};
+
+const MS: u64 = 1000;
+/// So long an ended shim waits to be told that its end is stored.
+const LINGER: u64 = 6_000 * MS;
+
+/// One process on its way from being spawned to its end.
+pub(crate) struct ShimLife {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) spec: Spec,
+    /// Told when the command has begun or ended, dropped when there will be none.
+    pub(crate) begun: Option<oneshot::Sender<()>>,
+}
+
+/// Why a shim does not go on.
+struct Gone;
+
+impl ShimLife {
+    pub(crate) async fn live(mut self) {
+        let mut rng = Rng::new(self.shared.seed ^ self.token().0.as_u128() as u64, 77);
+        let troubled = self.shared.network().rates.shims > 0.0;
+        let slow = troubled && rng.chance(0.15);
+        self.shared.sleep(if slow { rng.between(50, 1500) * MS } else { rng.between(200, 5 * MS) }).await;
+        let Ok(nudged) = self.take_lock() else { return };
+        let slow = troubled && rng.chance(0.05);
+        self.shared.sleep(if slow { rng.between(50, 600) * MS } else { rng.between(100, 2 * MS) }).await;
+        if troubled && rng.chance(0.02) {
+            return self.die("dies before it starts its command");
+        }
+        if self.begin().is_err() {
+            return;
+        }
+        self.begun.take().map(|begun| begun.send(()));
+        while let Some(at) = self.next_look() {
+            let sleep = self.shared.executor.sleep_until(at);
+            tokio::select! {
+                biased;
+                () = nudged.notified() => {}
+                () = sleep => {}
+            }
+            if self.keep_time().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn token(&self) -> Token {
+        self.spec.attempt.token
+    }
+
+    fn job(&self) -> RunId {
+        self.spec.attempt.job
+    }
+
+    /// A second shim cannot; nor one that is fenced, of another boot, or replaced.
+    fn take_lock(&self) -> Result<Arc<Notify>, Gone> {
+        let now = self.shared.now();
+        let mut disk = self.machine.disk();
+        let boot = disk.boot;
+        let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
+        if boot != self.spec.boot || folder.shim.is_some() {
+            return Err(Gone);
+        }
+        let spec = folder.spec.as_ref().map(|spec| spec.attempt.token);
+        let started = folder.started == Some(self.token()) || folder.exit_of(self.token()).is_some();
+        if spec != Some(self.token()) || folder.forbids(&self.spec.attempt) || started {
+            return Err(Gone);
+        }
+        let order = &self.spec.order;
+        let script = order.command.command.get(1).and_then(|text| serde_json::from_str::<Script>(text).ok());
+        let nudged = Arc::new(Notify::new());
+        let isolated_after = order.isolated_after.map(|span| span.as_micros() as u64);
+        folder.locked = Some(self.token());
+        folder.shim = Some(Shim {
+            attempt: self.spec.attempt.clone(),
+            tenure: self.spec.attempt.tenure,
+            phase: Phase::Locked,
+            hung_until: 0,
+            deadline_at: order.deadline.map(|span| now + span.as_micros() as u64),
+            isolated_at: isolated_after.map(|span| now + span),
+            isolated_after,
+            stop_grace: order.stop_grace.as_micros() as u64,
+            stopped: None,
+            seq: 0,
+            beat_at: now,
+            interval: order.heartbeat_interval.as_micros() as u64,
+            script: script.unwrap_or(Script { runs_ms: 10, code: 0, stops_ms: None, missing: false }),
+            told: watch::Sender::new(Told { tenure: self.spec.attempt.tenure, ..Told::default() }),
+            nudged: nudged.clone(),
+        });
+        Ok(nudged)
+    }
+
+    /// Marks the start durably, and only then starts.
+    fn begin(&self) -> Result<(), Gone> {
+        let now = self.shared.now();
+        let mut disk = self.machine.disk();
+        let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
+        let wished = folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
+        let shim = folder.shim_of(self.token()).ok_or(Gone)?;
+        if wished || shim.script.missing {
+            let why = if wished { "cancelled before it started" } else { "no such program" };
+            let exit = Exit {
+                start_error: Some(why.to_string()),
+                stopped: wished.then_some(Stopped::Requested),
+                ..Exit::default()
+            };
+            self.record(&mut disk, exit, now);
+            return Ok(());
+        }
+        shim.phase = Phase::Running { ends_at: now + shim.script.runs_ms * MS };
+        folder.started = Some(self.token());
+        folder.hint.notify_waiters();
+        drop(disk);
+        let stops = self.spec.order.isolated_after.is_some();
+        crate::job_checker::begins(&self.shared, &self.spec.attempt, self.machine.place, stops);
+        Ok(())
+    }
+
+    /// When there is something to do next.
+    fn next_look(&self) -> Option<u64> {
+        let now = self.shared.now();
+        let mut disk = self.machine.disk();
+        let shim = disk.folders.get_mut(&self.job())?.shim_of(self.token())?;
+        let own = match shim.phase {
+            Phase::Exited { until } => Some(until),
+            _ => [shim.deadline_at, shim.isolated_at, Some(shim.beat_at)].into_iter().flatten().min(),
+        };
+        // One that hangs does nothing; its command goes on and may end.
+        let own = own.map(|at| at.max(shim.hung_until));
+        let running = self.shared.truth().commands.get(&self.token()).is_some_and(|command| command.runs);
+        let command = match shim.hangs(now) {
+            true => shim.ends_by_itself_at().filter(|_| running),
+            false => shim.command_ends_at(),
+        };
+        [own, command].into_iter().flatten().min()
+    }
+
+    fn keep_time(&self) -> Result<(), Gone> {
+        let now = self.shared.now();
+        let mut disk = self.machine.disk();
+        let boot = disk.boot;
+        let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
+        let wish = folder.wish.filter(|(of, ..)| *of == self.token());
+        let shim = folder.shim_of(self.token()).ok_or(Gone)?;
+        if shim.hangs(now) {
+            if shim.ends_by_itself_at().is_some_and(|at| at <= now) {
+                // Nobody takes note.
+                self.shared.truth().command_ends(self.token());
+            }
+            return Ok(());
+        }
+        if let Phase::Exited { until } = shim.phase {
+            if until <= now {
+                folder.let_go();
+                return Err(Gone);
+            }
+            return Ok(());
+        }
+        if shim.command_ends_at().is_some_and(|at| at <= now) {
+            let exit = exit(shim);
+            self.shared.truth().command_ends(self.token());
+            if self.shared.network().dies_with_the_record() {
+                drop(disk);
+                self.die("dies before it has recorded the exit");
+                return Err(Gone);
+            }
+            self.record(&mut disk, exit, now);
+            return Ok(());
+        }
+        if shim.isolated_at.is_some_and(|at| at <= now) {
+            shim.isolated_at = None;
+            shim.stop(Stopped::Isolated, shim.stop_grace, now);
+        }
+        if shim.deadline_at.is_some_and(|at| at <= now) {
+            shim.stop(Stopped::Deadline, shim.stop_grace, now);
+            shim.deadline_at = None;
+        }
+        if shim.beat_at <= now {
+            if let Some((_, tenure, grace)) = wish.filter(|(_, tenure, _)| *tenure >= shim.tenure) {
+                shim.hears(tenure, now);
+                shim.stop(Stopped::Requested, grace, now);
+            }
+            shim.seq += 1;
+            shim.beat_at = now + shim.interval;
+            let (seq, attempt) = (shim.seq, shim.attempt.attempt);
+            shim.told.send_modify(|told| told.seq = seq);
+            folder.sentinel = Some(Sentinel { token: self.token(), attempt, seq, boot, at: now });
+        }
+        Ok(())
+    }
+
+    fn record(&self, disk: &mut Disk, exit: Exit, now: u64) {
+        let Some(folder) = disk.folders.get_mut(&self.job()) else { return };
+        self.shared.trace(|truth| format!("{} exits: {exit:?}", truth.attempt(&self.spec.attempt)));
+        self.shared.truth().exits.insert(self.token(), exit.clone());
+        folder.exit = Some((self.token(), exit));
+        if let Some(shim) = folder.shim_of(self.token()) {
+            shim.phase = Phase::Exited { until: now + LINGER };
+            shim.told.send_modify(|told| told.over = true);
+        }
+        folder.hint.notify_waiters();
+    }
+
+    fn die(&self, how: &str) {
+        self.shared.trace(|truth| format!("the shim of {} {how}", truth.attempt(&self.spec.attempt)));
+        self.shared.truth().report.fault("death of a shim");
+        kill(&self.shared, &self.machine, self.job(), self.token());
+    }
+}
+
+/// How its command ended.
+fn exit(shim: &Shim) -> Exit {
+    let (exit_code, exit_signal) = match shim.phase {
+        Phase::Stopping { ends_at, kill_at } if kill_at < ends_at => (None, Some(9)),
+        Phase::Stopping { .. } if shim.script.stops_ms.is_some_and(|millis| millis % 2 == 0) => (None, Some(15)),
+        _ => (Some(shim.script.code), None),
+    };
+    Exit { exit_code, exit_signal, stopped: shim.stopped, ..Exit::default() }
+}
+
+/// A shim dies, and its command with it; nobody knows how it ended.
+pub(crate) fn kill(shared: &Shared, machine: &Machine, job: RunId, token: Token) {
+    let mut disk = machine.disk();
+    let Some(folder) = disk.folders.get_mut(&job) else { return };
+    if folder.shim_of(token).is_some() {
+        folder.let_go();
+        shared.truth().command_ends(token);
+    }
+}

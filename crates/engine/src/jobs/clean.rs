@@ -2,7 +2,8 @@
 
 use super::Cleaning;
 use crate::engine::Core;
-use crate::life::Life;
+use crate::env::within;
+use crate::life::{Life, Turn};
 use crate::shims::Shims;
 use crate::{Engine, Error, Result};
 use everbeat_model::{RunId, StoreTime};
@@ -18,7 +19,7 @@ pub(crate) async fn retention(life: &Arc<Life>) {
     let core = &life.core;
     let Some(shims) = core.shims.as_ref().filter(|_| core.jobs.recovered()) else { return };
     let keep = core.settings.keep_jobs();
-    match clean(core, &**shims, keep, false).await {
+    match clean(core, &**shims, keep, false, || life.turned(Turn::Sweep)).await {
         Ok(cleaned) => {
             let removed = cleaned.iter().filter(|cleaning| cleaning.outcome == "removed").count();
             if removed > 0 {
@@ -37,15 +38,19 @@ async fn clean(
     shims: &dyn Shims,
     keep: Duration,
     dry_run: bool,
+    turned: impl Fn(),
 ) -> std::result::Result<Vec<Cleaning>, StoreError> {
     let folders = shims.folders().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
     let now = core.now();
     let mut cleaned = Vec::new();
+    let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
     for job in folders {
+        turned();
         if cleaned.len() >= MOST_CLEANED {
             break;
         }
-        let Some(run) = core.store.run(job).await? else {
+        let asked = within(&*core.env, core.settings.call_limit(), core.store.run(job)).await;
+        let Some(run) = asked.unwrap_or_else(late)? else {
             cleaned.push(Cleaning::left(job, "the store does not know this job"));
             continue;
         };
@@ -87,6 +92,7 @@ impl Engine {
                 hint: "try again when the server is ready".to_string(),
             });
         }
-        Ok(clean(core, &**shims, older_than.unwrap_or_else(|| core.settings.keep_jobs()), dry_run).await?)
+        let keep = older_than.unwrap_or_else(|| core.settings.keep_jobs());
+        Ok(clean(core, &**shims, keep, dry_run, || ()).await?)
     }
 }

@@ -2,6 +2,7 @@
 //! end. What is watched goes on without the watcher.
 
 use super::Found;
+use super::recover::end;
 use crate::env::within;
 use crate::life::Life;
 use crate::perform::Entry;
@@ -13,6 +14,7 @@ use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use everbeat_store::Which;
 use serde_json::json;
 use std::io;
 use std::sync::Arc;
@@ -168,7 +170,11 @@ impl Watch<'_> {
                         return ended;
                     }
                 }
-                Finding::Fenced => self.pause().await,
+                Finding::Fenced => {
+                    if let Some(ended) = self.forgotten().await {
+                        return ended;
+                    }
+                }
                 Finding::Unknown(why) => {
                     self.found(Found::Unknown, || why.clone());
                     tracing::warn!(job = %self.attempt.job, why, "a job cannot be understood; it is left alone");
@@ -176,6 +182,25 @@ impl Watch<'_> {
                 }
             }
         }
+    }
+
+    /// A later owner or attempt has its place. Where the store says that this one still stands, it has forgotten
+    /// the later one, as a failover may: what that does counts for nothing, and how this one ended is gone.
+    async fn forgotten(&mut self) -> Option<Ended> {
+        let lease = &self.entry.claimed.lease;
+        let asked = self.life.core.store.held(Which::Of(vec![lease.run_id]));
+        let stands = self.life.call(asked).await.is_ok_and(|held| held.iter().any(|held| held.lease == *lease));
+        let held = if stands { self.shims.held().await.ok() } else { None };
+        let Some(held) = held.filter(|held| held.iter().all(|attempt| attempt.token != lease.token)) else {
+            // Its shim lives, and obeys a later owner: its end will be seen.
+            self.pause().await;
+            return None;
+        };
+        for later in held.iter().filter(|attempt| attempt.job == lease.run_id) {
+            let grace = self.entry.claimed.spec.policy.cancel_grace;
+            end(&*self.life.core.env, &**self.shims, later, grace).await;
+        }
+        Some(self.lost("forgotten", "a later attempt that the store has forgotten took its place"))
     }
 
     /// Until its end, or until it cannot be followed any more.

@@ -5,7 +5,7 @@ use super::{Found, MOST_NAMED};
 use crate::engine::lock;
 use crate::life::{Life, Phase, Turn};
 use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims};
-use crate::{renew, sweep};
+use crate::{Stop, renew, sweep};
 use everbeat_model::run::Claimed;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -117,6 +117,16 @@ async fn adopt(life: &Arc<Life>) -> Result<(), StoreError> {
 
 /// Watches over an attempt that began under another replica, or of which this one lost track.
 pub(crate) fn go_on(life: &Arc<Life>, held: Held) {
+    let watched = life.table().get(held.lease.token);
+    if let Some(entry) = watched {
+        // A failover forgot that it was passed on, and it was passed on again. One watcher is enough; with
+        // another tenure than it knows it is none: reconciliation finds the lease without one.
+        if entry.claimed.lease != held.lease {
+            entry.kill(Stop::Fenced);
+            life.table().settled(&entry);
+        }
+        return;
+    }
     life.core.jobs.taken(held.lease.token);
     let claimed = Claimed { lease: held.lease, spec: held.spec, standing: held.standing, checkpoint: None };
     life.watch_over(claimed);
@@ -283,7 +293,7 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
 }
 
 /// Asks until it has ended, or hangs.
-async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAttempt, grace: Duration) {
+pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAttempt, grace: Duration) {
     let until = env.boot() + grace + LOOK_WITHIN;
     loop {
         match shims.examine(stray).await {

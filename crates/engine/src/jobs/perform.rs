@@ -216,15 +216,21 @@ impl Watch<'_> {
         let settings = &self.life.core.settings;
         let vouches = self.entry.stops_when_isolated();
         let mut asked = false;
+        let pace = |asked: bool| match (asked, vouches) {
+            (true, _) => Some(settings.jobs.heartbeat_interval.min(settings.heartbeat_interval)),
+            (false, true) => Some(settings.heartbeat_interval),
+            (false, false) => None,
+        };
+        // Not anew with every word of the shim: one that says much must be spoken to as well.
+        let mut speak_at = env.boot();
         let most_quiet = settings.jobs.heartbeat_interval * QUIET_BEATS;
         let mut heard = env.boot();
         loop {
             let quiet = env.sleep_until(heard + most_quiet);
             let again = async {
-                match (asked, vouches) {
-                    (true, _) => env.sleep(settings.jobs.heartbeat_interval).await,
-                    (false, true) => env.sleep(settings.heartbeat_interval).await,
-                    (false, false) => std::future::pending().await,
+                match pace(asked) {
+                    Some(_) => env.sleep_until(speak_at).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -241,8 +247,10 @@ impl Watch<'_> {
                 _why = self.entry.cancelled(), if !asked => {
                     self.ask_to_stop().await;
                     asked = true;
+                    speak_at = env.boot() + pace(asked).unwrap_or_default();
                 }
                 () = again => {
+                    speak_at = env.boot() + pace(asked).unwrap_or_default();
                     if asked {
                         self.ask_to_stop().await;
                     }

@@ -30,10 +30,18 @@ pub enum Hole {
     NoteForgotten,
     /// A tick that is due fires for whoever waits for it as long as it stands.
     TickTwice,
+    /// The token alone proves a lease, although it stays when the lease passes to another owner.
+    FormerOwner,
+    /// An attempt of a command that is found not started is released without being forbidden first.
+    UnfencedStart,
+    /// A job is given up as soon as its host is seen without a replica.
+    HastyGivingUp,
+    /// Nobody vouches for jobs that stop when they are isolated.
+    NeverVouched,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 14] = [
+    pub const ALL: [Hole; 18] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -48,5 +56,9 @@ impl Hole {
         Hole::ResultOfOldInputs,
         Hole::NoteForgotten,
         Hole::TickTwice,
+        Hole::FormerOwner,
+        Hole::UnfencedStart,
+        Hole::HastyGivingUp,
+        Hole::NeverVouched,
     ];
 }

@@ -45,6 +45,7 @@ impl Lease {
         match hole {
             Some(Hole::SettleWithoutToken) if !shown.rescue => true,
             Some(Hole::RescueWithoutCompare) if shown.rescue => true,
+            Some(Hole::FormerOwner) => self.token == shown.token,
             Some(Hole::AttemptAsToken) => self.attempt == shown.attempt,
             _ => self.token == shown.token && self.replica_id == shown.replica_id,
         }

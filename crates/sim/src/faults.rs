@@ -369,7 +369,8 @@ impl World {
                 life.beat_at = beats.get(id).copied().unwrap_or(copied_at);
             }
         }
-        truth.owners = state.leases.values().map(|held| (held.lease.token, held.lease.replica_id)).collect();
+        let now = self.shared.now();
+        truth.owners = state.leases.values().map(|held| (held.lease.token, (held.lease.replica_id, now))).collect();
         drop(truth);
         self.shared.memory.restore(state);
         self.checker.rebase(&self.shared);

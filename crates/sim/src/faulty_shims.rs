@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::shim::{self, ShimLife};
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
+    Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
     Shims, Stream, Traces,
 };
 use everbeat_model::job::Stopped;
@@ -71,7 +71,7 @@ impl FaultyShims {
         let mut network = self.shared.network();
         let rate = network.rates.shims;
         let rng = &mut network.rng;
-        let mut latency = || if rng.chance(rate) { rng.between(10, 700) * MS } else { rng.between(50, 500) };
+        let mut latency = || if rng.chance(rate) { rng.between(10, 250) * MS } else { rng.between(50, 500) };
         let (before, after) = (latency(), latency());
         let fate = match () {
             () if rng.chance(rate) => Fate::FailsBefore,
@@ -470,6 +470,6 @@ impl Following for Followed {
         if told.over || told.tenure > self.tenure {
             return JobEvent::Over;
         }
-        JobEvent::Beat(JobBeat { seq: told.seq, ..JobBeat::default() })
+        JobEvent::Beat(told.beat)
     }
 }

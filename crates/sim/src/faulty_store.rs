@@ -118,7 +118,7 @@ impl Runs for FaultyStore {
                 truth.report.attempts += 1;
                 truth.grants.entry((owner, lease.run_id, lease.attempt)).or_default().push(lease.token);
                 truth.granted_at.insert(lease.token, now);
-                truth.owners.insert(lease.token, lease.replica_id);
+                truth.owners.insert(lease.token, (lease.replica_id, now));
                 drop(truth);
                 shared.trace(|truth| {
                     let name = truth.name(lease.run_id);
@@ -136,7 +136,7 @@ impl Runs for FaultyStore {
         let settled = move |shared: &Shared, answers: &Vec<Settled>| {
             for ((shown, outcome), answer) in shown.iter().zip(answers) {
                 if *answer == Settled::Done {
-                    job_checker::settled(&mut shared.truth(), shown);
+                    job_checker::accepted(&mut shared.truth(), shown);
                 }
                 shared.trace(|truth| {
                     let (name, rescue) = (truth.name(shown.run_id), if shown.rescue { " (rescue)" } else { "" });
@@ -157,7 +157,15 @@ impl Runs for FaultyStore {
     }
 
     async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
-        self.call("sign", move |store| async move { store.sign(signs).await }).await
+        let shown: Vec<Shown> = signs.iter().map(|sign| sign.shown).collect();
+        let signed = move |shared: &Shared, answers: &Vec<Signed>| {
+            for (shown, answer) in shown.iter().zip(answers) {
+                if matches!(answer, Signed::Accepted { .. }) {
+                    job_checker::accepted(&mut shared.truth(), shown);
+                }
+            }
+        };
+        self.call_and("sign", move |store| async move { store.sign(signs).await }, signed).await
     }
 
     async fn cancel(&self, run: RunId) -> Result<Cancelled> {

@@ -56,7 +56,7 @@ impl Rest<'_> {
 
     fn lacks(&self, node: &str) -> Option<String> {
         let status = self.execution.computation(node).map(|computation| &computation.status);
-        if status == Some(&Status::Next) && !self.paused(node) {
+        if status == Some(&Status::Next) && !self.paused(node) && !self.held_back(node) {
             return Some(format!("{node} is to be computed again"));
         }
         // Whoever failed for good stays as it is until something changes.
@@ -84,6 +84,21 @@ impl Rest<'_> {
             "pulse" => self.value("go").is_none(),
             _ => false,
         }
+    }
+
+    /// Whether something that it rests on failed for good: it waits for that to change.
+    fn held_back(&self, node: &str) -> bool {
+        let rests_on: &[&str] = match node {
+            "join" => &["a", "b"],
+            "after" | "extra" => &["a", "b", "join"],
+            "note" | "c" => &["a"],
+            "d" => &["a", "c"],
+            "echo" => &["a", "note"],
+            "rung" => &["once"],
+            "counted" => &["pulse"],
+            _ => &[],
+        };
+        rests_on.iter().any(|name| self.failed(name))
     }
 
     /// What a node should be; none where nothing is said about it, or what it rests on failed.

@@ -2,12 +2,12 @@
 
 use crate::machine::Machine;
 use crate::shared::Shared;
-use crate::truth::{CommandTruth, Truth};
+use crate::truth::{Boot, CommandTruth, Truth};
 use crate::workload::REATTACH_WINDOW;
 use everbeat_engine::{JobAttempt, LAST_WORD};
 use everbeat_model::job::KnownExit;
 use everbeat_model::lease::Shown;
-use everbeat_model::{Attempt, Json, Outcome, RunId, Token};
+use everbeat_model::{Attempt, Json, Outcome, ReplicaId, RunId, Token};
 use everbeat_store::Held;
 use everbeat_store::memory::State;
 use std::sync::Arc;
@@ -90,6 +90,32 @@ pub(crate) fn killed(shared: &Shared, attempt: &JobAttempt, heard: u32) {
     }
 }
 
+/// A shim stops its command since nobody vouched for it: not one whose owner was well all the while.
+pub(crate) fn isolated(shared: &Shared, attempt: &JobAttempt, span: u64) {
+    let now = shared.now();
+    let troubled = shared.network().rates.shims > 0.0;
+    let mut truth = shared.truth();
+    // Whoever was in trouble before may take a while until the store has acknowledged it again.
+    let since = now.saturating_sub(span + crate::deaths::TIMEOUT);
+    let owner = truth.owners.get(&attempt.token).filter(|(_, at)| *at + span / 2 < now).map(|(owner, _)| *owner);
+    let well = owner.is_some_and(|owner| is_well(&truth, owner, since, now));
+    let common = truth.common.iter().any(|window| window.overlaps(since, now));
+    let hung = truth.commands.get(&attempt.token).is_some_and(|command| command.hung);
+    if well && !common && !hung && !troubled && now >= truth.unsure_until {
+        let (name, owner) = (truth.attempt(attempt), owner.map(|owner| truth.label_of(owner)));
+        truth.violate("G3", format!("{name} is stopped as isolated, and its owner {owner:?} is well"));
+    }
+}
+
+/// Whether a life was there all the time, and nothing kept it from working.
+fn is_well(truth: &Truth, life: ReplicaId, since: u64, now: u64) -> bool {
+    let Some(known) = truth.lives.get(&life) else { return false };
+    let well = |boot: &Boot| {
+        boot.troubled_at < since && boot.windows.iter().all(|window| !window.overlaps(since, now))
+    };
+    known.joined_at < since && !truth.over(life) && truth.boots.get(&known.owner).is_some_and(well)
+}
+
 /// Whoever is ended as nobody's has no lease.
 fn nobodys(shared: &Shared, attempt: &JobAttempt) {
     let stands = shared
@@ -107,7 +133,7 @@ pub(crate) fn adopted(shared: &Shared, adopted: &[Held]) {
     for held in adopted {
         let lease = &held.lease;
         let mut truth = shared.truth();
-        truth.owners.insert(lease.token, lease.replica_id);
+        truth.owners.insert(lease.token, (lease.replica_id, shared.now()));
         let runs = truth.commands.get(&lease.token).is_some_and(|command| command.runs);
         truth.report.jobs_reattached += u64::from(runs);
         truth.report.jobs_recovered += u64::from(!runs && truth.exits.contains_key(&lease.token));
@@ -119,12 +145,12 @@ pub(crate) fn adopted(shared: &Shared, adopted: &[Held]) {
     }
 }
 
-/// A settlement was accepted: by the owner that the lease had, as it was passed on.
-pub(crate) fn settled(truth: &mut Truth, shown: &Shown) {
-    let owner = truth.owners.get(&shown.token).copied();
-    if owner.is_some_and(|owner| owner != shown.replica_id) {
+/// A settlement or a sign was accepted: from the owner that the lease had, as it was passed on.
+pub(crate) fn accepted(truth: &mut Truth, shown: &Shown) {
+    let owner = truth.owners.get(&shown.token);
+    if owner.is_some_and(|(owner, _)| *owner != shown.replica_id) {
         let (name, label) = (truth.name(shown.run_id), truth.label_of(shown.replica_id));
-        let detail = format!("{name} attempt {} was settled by {label}, a former owner", shown.attempt);
+        let detail = format!("{name} attempt {} counts what {label} says, a former owner", shown.attempt);
         truth.violate("adoption", detail);
     }
 }
@@ -176,16 +202,10 @@ pub(crate) fn ended(
 fn away(truth: &mut Truth, state: &State, id: RunId, ended: &Attempt, now: u64) -> Checked {
     let Some(machine) = truth.machine_of(ended.replica_id) else { return Ok(()) };
     let since = now.saturating_sub(REATTACH_WINDOW.as_micros() as u64 + crate::deaths::TIMEOUT);
-    let healthy = truth.lives.iter().find(|(life, known)| {
-        let stands = state.replicas.get(life).is_some_and(|row| row.state.holds_leases());
-        let well = |boot: &crate::truth::Boot| {
-            boot.machine == machine
-                && boot.troubled_at < since
-                && boot.windows.iter().all(|window| !window.overlaps(since, now))
-        };
-        stands && known.joined_at < since && !truth.over(**life) && truth.boots.get(&known.owner).is_some_and(well)
-    });
-    let Some(label) = healthy.map(|(life, _)| truth.label_of(*life)) else { return Ok(()) };
+    let stands = |life: &ReplicaId| state.replicas.get(life).is_some_and(|row| row.state.holds_leases());
+    let here = |life: &ReplicaId| truth.machine_of(*life) == Some(machine);
+    let healthy = truth.lives.keys().find(|life| here(life) && stands(life) && is_well(truth, **life, since, now));
+    let Some(label) = healthy.map(|life| truth.label_of(*life)) else { return Ok(()) };
     let name = truth.name(id);
     Err(("G3", format!("{name} was given up, and {label} is on its host and well")))
 }

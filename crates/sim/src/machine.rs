@@ -19,6 +19,8 @@ pub(crate) struct Script {
     pub(crate) stops_ms: Option<u64>,
     /// There is no such program.
     pub(crate) missing: bool,
+    /// Says with every beat how far it is.
+    pub(crate) progresses: bool,
 }
 
 #[derive(Default)]
@@ -93,7 +95,7 @@ pub(crate) struct Shim {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    pub(crate) seq: u64,
+    pub(crate) beat: JobBeat,
     pub(crate) tenure: u32,
     pub(crate) over: bool,
 }
@@ -166,7 +168,9 @@ impl Shim {
     }
 
     pub(crate) fn beat(&self) -> JobBeat {
-        JobBeat { seq: self.seq, ..JobBeat::default() }
+        let (seq, progresses) = (self.seq, self.script.progresses);
+        let progress = progresses.then(|| Json::of(&seq));
+        JobBeat { seq, progress, progress_seq: if progresses { seq } else { 0 }, ..JobBeat::default() }
     }
 
     /// Hears an owner, unless a later one has spoken. Whoever is heard vouches for the job.

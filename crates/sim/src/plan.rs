@@ -93,9 +93,10 @@ impl Plan {
             late: rate(rng, 0.06),
             wake_lost: *rng.pick(&[0.0, 0.3, 1.0]),
             wake_doubled: rate(rng, 0.3),
-            shims: rate(rng, 0.08),
+            shims: rate(rng, 0.12),
         };
         let performs_jobs = rng.chance(0.6);
+        let mut shared = rng.chance(0.4);
         match rng.below(8) {
             // Take-overs while messages overtake each other.
             0 => {
@@ -105,15 +106,22 @@ impl Plan {
             // Failovers, each of which forgets grants that somebody acts on.
             1 => faults.extend([Fault::Failover; 6]),
             // Hosts without replicas, and shims without hosts.
-            2 | 3 if performs_jobs => {
-                faults.extend([Fault::HostAway, Fault::ShimHangs, Fault::ShimDies, Fault::Crash, Fault::Freeze]);
+            2 if performs_jobs => {
+                faults = vec![Fault::HostAway, Fault::HostAway, Fault::HostAway, Fault::ShimHangs, Fault::Reboot];
+            }
+            // Replicas that share a machine, and take jobs from each other that are not gone for good.
+            3 if performs_jobs => {
+                faults.extend([Fault::Freeze; 6]);
+                faults.extend([Fault::Partition, Fault::Partition, Fault::ShimHangs]);
+                rates = Rates { slow: 0.1, late: 0.06, shims: 0.1, ..rates };
+                shared = true;
             }
             _ => {}
         }
         let hosts = rng.between(2, 5) as usize;
         Plan {
             hosts,
-            machines: if rng.chance(0.5) { hosts } else { rng.between(1, hosts as u64) as usize },
+            machines: if shared { rng.between(1, hosts as u64 / 2) as usize } else { hosts },
             slots: rng.between(2, 5) as usize,
             locks: rng.chance(0.5),
             rates,
@@ -127,7 +135,7 @@ impl Plan {
             starts: rng.between(2, 5),
             requests: rng.between(8, 30),
             performs_jobs,
-            jobs: rng.between(4, 12),
+            jobs: rng.between(6, 20),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The life of one simulated shim. It runs on its machine's own clock, whatever becomes of the replica that
 //! started it.
 
+use crate::job_checker;
 use crate::machine::{Disk, Machine, Phase, Script, Sentinel, Shim, Spec, Told};
 use crate::rng::Rng;
 use crate::shared::Shared;
@@ -94,7 +95,7 @@ impl ShimLife {
             seq: 0,
             beat_at: now,
             interval: order.heartbeat_interval.as_micros() as u64,
-            script: script.unwrap_or(Script { runs_ms: 10, code: 0, stops_ms: None, missing: false }),
+            script: script.ok_or(Gone)?,
             told: watch::Sender::new(Told { tenure: self.spec.attempt.tenure, ..Told::default() }),
             nudged: nudged.clone(),
         });
@@ -123,7 +124,7 @@ impl ShimLife {
         folder.hint.notify_waiters();
         drop(disk);
         let stops = self.spec.order.isolated_after.is_some();
-        crate::job_checker::begins(&self.shared, &self.spec.attempt, self.machine.place, stops);
+        job_checker::begins(&self.shared, &self.spec.attempt, self.machine.place, stops);
         Ok(())
     }
 
@@ -180,6 +181,8 @@ impl ShimLife {
         }
         if shim.isolated_at.is_some_and(|at| at <= now) {
             shim.isolated_at = None;
+            let span = shim.isolated_after.unwrap_or_default();
+            job_checker::isolated(&self.shared, &shim.attempt, span);
             shim.stop(Stopped::Isolated, shim.stop_grace, now);
         }
         if shim.deadline_at.is_some_and(|at| at <= now) {
@@ -193,8 +196,8 @@ impl ShimLife {
             }
             shim.seq += 1;
             shim.beat_at = now + shim.interval;
-            let (seq, attempt) = (shim.seq, shim.attempt.attempt);
-            shim.told.send_modify(|told| told.seq = seq);
+            let (seq, attempt, beat) = (shim.seq, shim.attempt.attempt, shim.beat());
+            shim.told.send_modify(|told| told.beat = beat);
             folder.sentinel = Some(Sentinel { token: self.token(), attempt, seq, boot, at: now });
         }
         Ok(())

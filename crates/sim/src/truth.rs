@@ -58,8 +58,8 @@ pub(crate) struct Truth {
     pub(crate) commands: BTreeMap<Token, CommandTruth>,
     /// How they ended, as far as their shims recorded it.
     pub(crate) exits: BTreeMap<Token, Exit>,
-    /// Who holds the lease of each attempt, as the store granted it and passed it on.
-    pub(crate) owners: BTreeMap<Token, ReplicaId>,
+    /// Who holds the lease of each attempt, as the store granted it or passed it on, and since when.
+    pub(crate) owners: BTreeMap<Token, (ReplicaId, u64)>,
     /// When nobody could renew.
     pub(crate) common: Vec<Window>,
     pub(crate) broken: Option<(&'static str, String)>,

@@ -54,12 +54,13 @@ pub(crate) fn job_settings() -> JobSettings {
 
 /// One detached command.
 pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>) {
-    let longest = if rng.chance(0.25) { 4000 } else { 1200 };
+    let longest = if rng.chance(0.4) { 6000 } else { 1500 };
     let script = machine::Script {
         runs_ms: rng.between(1, longest),
         code: *rng.pick(&[0, 0, 0, 1, 7]),
         stops_ms: rng.chance(0.7).then(|| rng.between(1, 250)),
         missing: rng.chance(0.03),
+        progresses: rng.chance(0.4),
     };
     let policy = match rng.below(8) {
         0 | 1 => json!({}),

@@ -64,4 +64,8 @@ every_planted_hole_is_found! {
     a_result_of_old_inputs_is_found: ResultOfOldInputs breaks "graph",
     a_note_forgotten_is_found: NoteForgotten breaks "graph",
     a_tick_that_fires_twice_is_found: TickTwice breaks "graph",
+    a_former_owner_is_found: FormerOwner breaks "adoption",
+    an_unfenced_start_is_found: UnfencedStart breaks "G10",
+    hasty_giving_up_is_found: HastyGivingUp breaks "G",
+    a_job_never_vouched_for_is_found: NeverVouched breaks "G3",
 }

@@ -13,7 +13,7 @@ use everbeat_model::job::{self, Command, Exit};
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Json, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome};
 use everbeat_store::Which;
 use serde_json::json;
 use std::io;
@@ -150,6 +150,9 @@ impl Watch<'_> {
                     self.follow().await;
                 }
                 Finding::Exited(exit) => return self.exited(exit).await,
+                Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
+                    return self.never_started();
+                }
                 Finding::NotStarted => {
                     if let Some(ended) = self.judge("never_started", "its shim died before it started").await {
                         return ended;
@@ -214,7 +217,7 @@ impl Watch<'_> {
         };
         let env = self.life.core.env.clone();
         let settings = &self.life.core.settings;
-        let vouches = self.entry.stops_when_isolated();
+        let vouches = self.entry.stops_when_isolated() && settings.hole != Some(Hole::NeverVouched);
         let mut asked = false;
         let pace = |asked: bool| match (asked, vouches) {
             (true, _) => Some(settings.jobs.heartbeat_interval.min(settings.heartbeat_interval)),

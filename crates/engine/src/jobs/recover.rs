@@ -9,7 +9,7 @@ use crate::{Stop, renew, sweep};
 use everbeat_model::run::Claimed;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Attempt, BootInstant, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId};
+use everbeat_model::{Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{Error as StoreError, Held, Which, last_heartbeat};
 use futures_util::FutureExt;
 use serde_json::json;
@@ -173,7 +173,7 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     absent.since.retain(|token, _| tokens.contains(token));
     for held in orphans {
         let since = *absent.since.entry(held.lease.token).or_insert(now);
-        if now.since(since) >= window {
+        if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {
             lose(life, &held, now.since(since)).await?;
         }
     }

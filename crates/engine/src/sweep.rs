@@ -15,6 +15,8 @@ const INDEX_PAGE: usize = 10_000;
 const FORGET_BATCH: usize = 1000;
 /// The net under executions is looked at in every so many sweeps: nothing should ever be in it.
 const STRANDED_EVERY: u32 = 10;
+/// And so is the one under the shims of this host.
+const STRAYS_EVERY: u32 = 10;
 
 pub(crate) async fn run(life: Arc<Life>) {
     let settings = &life.core.settings;
@@ -22,6 +24,7 @@ pub(crate) async fn run(life: Arc<Life>) {
     let mut nudged = true;
     let mut unperformed = Unperformed::new();
     let mut absent = Absent::default();
+    let mut passes = 0;
     loop {
         life.turned(Turn::Sweep);
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
@@ -34,7 +37,7 @@ pub(crate) async fn run(life: Arc<Life>) {
         }
         let due = life.core.env.boot() >= next;
         if (due || nudged)
-            && let Err(error) = sweep(&life, due, nudged, &mut unperformed, &mut absent).await
+            && let Err(error) = sweep(&life, due, nudged, &mut unperformed, &mut absent, &mut passes).await
         {
             tracing::debug!(%error, "sweep broken off");
         }
@@ -57,6 +60,7 @@ async fn sweep(
     nudged: bool,
     unperformed: &mut Unperformed,
     absent: &mut Absent,
+    passes: &mut u32,
 ) -> Result<(), StoreError> {
     let settings = &life.core.settings;
     let store = &life.core.store;
@@ -71,6 +75,10 @@ async fn sweep(
     life.core.offer().await;
     if settings.hole != Some(Hole::LeaseNobodyPerforms) {
         reconcile(life, unperformed).await?;
+    }
+    *passes += 1;
+    if passes.is_multiple_of(STRAYS_EVERY) {
+        jobs::sweep_strays(life).await?;
     }
     if life.call_in(Turn::Sweep, store.sweep_due("stranded", settings.sweep_interval * STRANDED_EVERY)).await? {
         let stranded = life.call_in(Turn::Sweep, store.note_stranded(BATCH)).await?;

@@ -18,7 +18,7 @@ pub use view::{HeartbeatStatus, JobView};
 pub(crate) use check::run as check;
 pub(crate) use clean::retention;
 pub(crate) use perform::{attempt_of, perform};
-pub(crate) use recover::{Absent, go_on, start, take_over};
+pub(crate) use recover::{Absent, go_on, start, sweep_strays, take_over};
 
 use crate::engine::lock;
 use crate::shims::Beat;

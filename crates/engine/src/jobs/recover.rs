@@ -101,6 +101,14 @@ pub(crate) async fn take_over(life: &Arc<Life>, absent: &mut Absent) -> Result<(
     give_up(life, absent).await
 }
 
+/// The net under shims: nothing should ever be in it, but for what a failover leaves.
+pub(crate) async fn sweep_strays(life: &Arc<Life>) -> Result<(), StoreError> {
+    match &life.core.shims {
+        Some(shims) if life.core.jobs.recovered() => stop_strays(life, shims).await,
+        _ => Ok(()),
+    }
+}
+
 async fn adopt(life: &Arc<Life>) -> Result<(), StoreError> {
     loop {
         let adopted = life.call_in(Turn::Sweep, life.core.store.adopt(life.id, BATCH)).await?;
@@ -231,24 +239,28 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), Store
 }
 
 /// Shims of this host that hold their locks for a lease which does not stand any more. A host that came back
-/// too late finds such: what they do counts for nothing.
+/// too late finds such, and a replica whose lease a failover took back: what they do counts for nothing.
 async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), StoreError> {
     let core = &life.core;
-    let held = match shims.held().await {
-        Ok(held) => held,
-        Err(error) => {
-            tracing::warn!(%error, "the folder of jobs cannot be looked through");
-            return Ok(());
-        }
-    };
-    let unknown: Vec<JobAttempt> =
-        held.into_iter().filter(|attempt| life.table().get(attempt.token).is_none()).collect();
+    let held = shims.held().await.map_err(|error| {
+        tracing::warn!(%error, "the folder of jobs cannot be looked through");
+        StoreError::Unavailable(error.to_string())
+    })?;
     let mut strays = Vec::new();
-    for chunk in unknown.chunks(BATCH) {
+    for chunk in held.chunks(BATCH) {
         let runs: Vec<RunId> = chunk.iter().map(|attempt| attempt.job).collect();
         let leases = life.call_in(Turn::Sweep, core.store.held(Which::Of(runs))).await?;
         let stands = |attempt: &JobAttempt| leases.iter().any(|held| held.lease.token == attempt.token);
         for attempt in chunk.iter().filter(|attempt| !stands(attempt)) {
+            let watched = life.table().get(attempt.token);
+            if let Some(entry) = watched {
+                if !entry.judge() {
+                    // Its end is on its way to the store, or there.
+                    continue;
+                }
+                entry.kill(Stop::Fenced);
+                life.table().settled(&entry);
+            }
             match life.call_in(Turn::Sweep, core.store.run(attempt.job)).await? {
                 Some(_) => strays.push(JobAttempt { tenure: LAST_WORD, ..attempt.clone() }),
                 None => tracing::warn!(job = %attempt.job, "a live job is not known to the store; it is left alone"),
@@ -258,29 +270,33 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
     let (mut stopping, mut verdicts) = (Vec::new(), Vec::new());
     for stray in strays {
         life.turned(Turn::Sweep);
+        let settled = life.call_in(Turn::Sweep, core.store.was_settled(vec![(stray.job, stray.token)])).await?;
+        let attempts = life.call_in(Turn::Sweep, core.store.attempts(stray.job)).await?;
+        let lost = |ended: &Attempt| ended.attempt == stray.attempt && ended.outcome == Some(Outcome::Lost);
+        let given_up = attempts.iter().any(lost);
+        // Its end is stored, and nobody told its shim.
+        let counts = settled == [true] && !given_up;
         match shims.examine(&stray).await {
             Finding::Exited(_) => {
-                // Settled, and nobody told its shim; unless it was given up before.
-                let attempts = life.call_in(Turn::Sweep, core.store.attempts(stray.job)).await?;
-                let given_up = |ended: &Attempt| ended.attempt == stray.attempt && ended.outcome == Some(Outcome::Lost);
-                if attempts.iter().any(given_up) {
+                if given_up {
                     verdicts.push(fenced(life, &stray, "late_result", "its result counts for nothing"));
                 }
                 shims.acknowledge(&stray).await;
             }
+            _ if counts => stopping.push(stray),
             _ => {
                 let then = "told to stop; its result counts for nothing";
                 verdicts.push(fenced(life, &stray, "late_return", then));
+                core.jobs.found(stray.token, stray.job, Found::Stray, "its lease had passed on: told to stop");
                 stopping.push(stray);
             }
         }
     }
-    if verdicts.is_empty() {
-        return Ok(());
+    if !verdicts.is_empty() {
+        life.call_in(Turn::Sweep, core.store.record(verdicts)).await?;
     }
-    life.call_in(Turn::Sweep, core.store.record(verdicts)).await?;
-    for stray in &stopping {
-        core.jobs.found(stray.token, stray.job, Found::Stray, "its lease had passed on: told to stop");
+    if stopping.is_empty() {
+        return Ok(());
     }
     let (env, shims, grace) = (core.env.clone(), shims.clone(), core.settings.jobs.stop_grace);
     let ends = async move {
@@ -310,6 +326,7 @@ pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAtte
                 let _it_is_nobodys = shims.fence(stray).await;
                 return;
             }
+            Finding::Unknown(_) if env.boot() < until => {}
             Finding::Fenced | Finding::Unknown(_) => return,
         }
         env.sleep(SLICE).await;

@@ -49,7 +49,7 @@ impl World {
     pub(crate) fn act(&mut self, action: Action) -> bool {
         let now = self.shared.now();
         match action {
-            Action::Boot(host) if self.hosts[host].boot.is_none() => self.boot(host),
+            Action::Boot(host) if self.hosts[host].boot.is_none() && self.hosts[host].away_until <= now => self.boot(host),
             Action::Boot(_) => {}
             Action::Fault(fault) => {
                 self.bring_back_ended();
@@ -203,7 +203,7 @@ impl World {
             }
             Fault::HostAway => {
                 self.tell("host without replicas", Some(owner));
-                self.leave_alone(self.hosts[host].machine, 300, 6000);
+                self.leave_alone(self.hosts[host].machine, 500, 7000);
             }
             Fault::ShimDies => {
                 if let Some((machine, job, token)) = self.some_shim() {
@@ -225,8 +225,9 @@ impl World {
         let now = self.shared.now();
         for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].machine == machine).collect::<Vec<_>>() {
             self.take_down(host, BootState::Crashed);
-            let down = self.rng.between(shortest, longest);
-            self.agenda.plan(now + down * MS, Action::Boot(host));
+            let back = now + self.rng.between(shortest, longest) * MS;
+            self.hosts[host].away_until = back;
+            self.agenda.plan(back, Action::Boot(host));
         }
     }
 

@@ -215,11 +215,13 @@ fn reason(ended: &Attempt) -> String {
     error.and_then(|error| error["reason"].as_str().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// A shim whose command still runs, if there is one.
+/// A shim whose command still runs, if there is one. Whose run the store does not know is left alone.
 pub(crate) fn running(shared: &Shared, machines: &[Arc<Machine>]) -> Option<String> {
     machines.iter().find_map(|machine| {
         let disk = machine.disk();
-        let shim = disk.folders.values().filter_map(|folder| folder.shim.as_ref()).find(|shim| shim.runs())?;
+        let known = |job: RunId| shared.memory.inspect(|state| state.runs.contains_key(&job));
+        let mut shims = disk.folders.values().filter_map(|folder| folder.shim.as_ref());
+        let shim = shims.find(|shim| shim.runs() && known(shim.attempt.job))?;
         let name = shared.truth().attempt(&shim.attempt);
         Some(format!("the shim of {name} still runs on host {}", machine.place))
     })

@@ -95,9 +95,9 @@ impl Plan {
             wake_doubled: rate(rng, 0.3),
             shims: rate(rng, 0.12),
         };
-        let performs_jobs = rng.chance(0.6);
+        let performs_jobs = rng.chance(0.7);
         let mut shared = rng.chance(0.4);
-        match rng.below(8) {
+        match rng.below(9) {
             // Take-overs while messages overtake each other.
             0 => {
                 faults.extend([Fault::Crash, Fault::Crash, Fault::Freeze, Fault::Partition]);
@@ -106,13 +106,14 @@ impl Plan {
             // Failovers, each of which forgets grants that somebody acts on.
             1 => faults.extend([Fault::Failover; 6]),
             // Hosts without replicas, and shims without hosts.
-            2 if performs_jobs => {
+            2 | 3 if performs_jobs => {
                 faults = vec![Fault::HostAway, Fault::HostAway, Fault::HostAway, Fault::ShimHangs, Fault::Reboot];
+                shared = false;
             }
             // Replicas that share a machine, and take jobs from each other that are not gone for good.
-            3 if performs_jobs => {
-                faults.extend([Fault::Freeze; 6]);
-                faults.extend([Fault::Partition, Fault::Partition, Fault::ShimHangs]);
+            4 | 5 if performs_jobs => {
+                faults.extend([Fault::Freeze; 4]);
+                faults.extend([Fault::Crash, Fault::Crash, Fault::Partition, Fault::Partition, Fault::ShimHangs]);
                 rates = Rates { slow: 0.1, late: 0.06, shims: 0.1, ..rates };
                 shared = true;
             }
@@ -135,7 +136,7 @@ impl Plan {
             starts: rng.between(2, 5),
             requests: rng.between(8, 30),
             performs_jobs,
-            jobs: rng.between(6, 20),
+            jobs: rng.between(10, 30),
         }
     }
 }

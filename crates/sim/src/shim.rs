@@ -30,8 +30,8 @@ impl ShimLife {
     pub(crate) async fn live(mut self) {
         let mut rng = Rng::new(self.shared.seed ^ self.token().0.as_u128() as u64, 77);
         let troubled = self.shared.network().rates.shims > 0.0;
-        let slow = troubled && rng.chance(0.15);
-        self.shared.sleep(if slow { rng.between(50, 1500) * MS } else { rng.between(200, 5 * MS) }).await;
+        let slow = troubled && rng.chance(0.3);
+        self.shared.sleep(if slow { rng.between(50, 4000) * MS } else { rng.between(200, 5 * MS) }).await;
         let Ok(nudged) = self.take_lock() else { return };
         let slow = troubled && rng.chance(0.05);
         self.shared.sleep(if slow { rng.between(50, 600) * MS } else { rng.between(100, 2 * MS) }).await;

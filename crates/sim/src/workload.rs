@@ -54,7 +54,7 @@ pub(crate) fn job_settings() -> JobSettings {
 
 /// One detached command.
 pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>) {
-    let longest = if rng.chance(0.4) { 6000 } else { 1500 };
+    let longest = if rng.chance(0.5) { 6000 } else { 1500 };
     let script = machine::Script {
         runs_ms: rng.between(1, longest),
         code: *rng.pick(&[0, 0, 0, 1, 7]),

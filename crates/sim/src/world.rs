@@ -46,6 +46,8 @@ pub(crate) struct World {
 pub(crate) struct Host {
     pub(crate) boot: Option<(Owner, Engine)>,
     pub(crate) machine: usize,
+    /// Nothing starts here before.
+    pub(crate) away_until: u64,
     boots: u32,
 }
 
@@ -62,7 +64,7 @@ impl World {
         let plan = Plan::of(seed);
         let truth = Truth { tracing, ..Truth::default() };
         let shared = Shared::new(seed, plan.hosts, hole, Network::new(seed, plan.rates), truth);
-        let hosts = (0..plan.hosts).map(|place| Host { boot: None, machine: place % plan.machines, boots: 0 }).collect();
+        let hosts = (0..plan.hosts).map(|place| Host { boot: None, machine: place % plan.machines, away_until: 0, boots: 0 }).collect();
         let machines = (0..plan.machines).map(|place| Machine::new(place, plan.locks)).collect();
         World {
             shared,

@@ -49,7 +49,9 @@ impl World {
     pub(crate) fn act(&mut self, action: Action) -> bool {
         let now = self.shared.now();
         match action {
-            Action::Boot(host) if self.hosts[host].boot.is_none() && self.hosts[host].away_until <= now => self.boot(host),
+            Action::Boot(host) if self.hosts[host].boot.is_none() && self.hosts[host].away_until <= now => {
+                self.boot(host)
+            }
             Action::Boot(_) => {}
             Action::Fault(fault) => {
                 self.bring_back_ended();

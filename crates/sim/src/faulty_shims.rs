@@ -9,8 +9,8 @@ use crate::shared::Shared;
 use crate::shim::{self, ShimLife};
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
-    Shims, Stream, Traces,
+    Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
+    Stream, Traces,
 };
 use everbeat_model::job::Stopped;
 use everbeat_model::{Json, RunId};
@@ -78,6 +78,9 @@ impl FaultyShims {
             () if rng.chance(rate) => Fate::FailsAfter,
             () => Fate::Through,
         };
+        if fate != Fate::Through || before.max(after) > MS {
+            network.shims_troubled_at = self.shared.now() + before + after;
+        }
         (fate, before, after)
     }
 
@@ -229,17 +232,20 @@ impl FaultyShims {
     }
 
     async fn forbid_at_last(self, attempt: JobAttempt) -> io::Result<Fenced> {
-        let earlier = {
+        let other = {
             let mut disk = self.machine.disk();
             let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
             let other = spec.filter(|spec| spec.attempt.token != attempt.token);
-            let other = other.filter(|spec| spec.attempt.attempt <= attempt.attempt);
             other.map(|spec| (spec.attempt.clone(), spec.order.stop_grace.as_micros() as u64))
         };
-        if let Some((earlier, grace)) = earlier {
-            self.end(&earlier, grace).await?;
+        if let Some((earlier, grace)) = other.as_ref().filter(|(other, _)| other.attempt <= attempt.attempt) {
+            self.end(earlier, *grace).await?;
         }
-        let fenced = self.forbid(&attempt);
+        let fenced = match self.forbid(&attempt) {
+            // What it may have left was replaced by another of its number, or a later one.
+            Fenced::NeverStarted if other.is_some_and(|(other, _)| other.attempt >= attempt.attempt) => Fenced::Lost,
+            fenced => fenced,
+        };
         self.told(&attempt, &format!("fences ({fenced:?})"));
         Ok(fenced)
     }

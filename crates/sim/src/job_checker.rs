@@ -27,7 +27,8 @@ pub(crate) fn begins(shared: &Shared, attempt: &JobAttempt, machine: usize, stop
         if let Err((guarantee, detail)) = found {
             truth.violate(guarantee, detail);
         }
-        let command = CommandTruth { job: attempt.job, attempt: attempt.attempt, machine, stops, runs: true, hung: false };
+        let command =
+            CommandTruth { job: attempt.job, attempt: attempt.attempt, machine, stops, runs: true, hung: false };
         truth.commands.insert(attempt.token, command);
     });
 }
@@ -93,7 +94,7 @@ pub(crate) fn killed(shared: &Shared, attempt: &JobAttempt, heard: u32) {
 /// A shim stops its command since nobody vouched for it: not one whose owner was well all the while.
 pub(crate) fn isolated(shared: &Shared, attempt: &JobAttempt, span: u64) {
     let now = shared.now();
-    let troubled = shared.network().rates.shims > 0.0;
+    let troubled_at = shared.network().shims_troubled_at;
     let mut truth = shared.truth();
     // Whoever was in trouble before may take a while until the store has acknowledged it again.
     let since = now.saturating_sub(span + crate::deaths::TIMEOUT);
@@ -101,7 +102,7 @@ pub(crate) fn isolated(shared: &Shared, attempt: &JobAttempt, span: u64) {
     let well = owner.is_some_and(|owner| is_well(&truth, owner, since, now));
     let common = truth.common.iter().any(|window| window.overlaps(since, now));
     let hung = truth.commands.get(&attempt.token).is_some_and(|command| command.hung);
-    if well && !common && !hung && !troubled && now >= truth.unsure_until {
+    if well && !common && !hung && troubled_at < since && now >= truth.unsure_until {
         let (name, owner) = (truth.attempt(attempt), owner.map(|owner| truth.label_of(owner)));
         truth.violate("G3", format!("{name} is stopped as isolated, and its owner {owner:?} is well"));
     }
@@ -110,9 +111,7 @@ pub(crate) fn isolated(shared: &Shared, attempt: &JobAttempt, span: u64) {
 /// Whether a life was there all the time, and nothing kept it from working.
 fn is_well(truth: &Truth, life: ReplicaId, since: u64, now: u64) -> bool {
     let Some(known) = truth.lives.get(&life) else { return false };
-    let well = |boot: &Boot| {
-        boot.troubled_at < since && boot.windows.iter().all(|window| !window.overlaps(since, now))
-    };
+    let well = |boot: &Boot| boot.troubled_at < since && boot.windows.iter().all(|window| !window.overlaps(since, now));
     known.joined_at < since && !truth.over(life) && truth.boots.get(&known.owner).is_some_and(well)
 }
 
@@ -187,7 +186,10 @@ pub(crate) fn ended(
         return Err(("G10", format!("attempt {number} is {:?} {reason}, and its command ran", ended.outcome)));
     }
     let unknown = ["shim_died", "rebooted", "shim_hung", "start_unclear", "never_started"].contains(&reason.as_str());
-    if ended.outcome == Some(Outcome::Lost) && unknown && exit.is_some() {
+    // After a failover another one of its number may have taken its folder, and its record with it.
+    let mut others = truth.commands.iter().filter(|(other, command)| **other != token && command.job == id);
+    let replaced = others.any(|(_, command)| command.attempt >= number);
+    if ended.outcome == Some(Outcome::Lost) && unknown && exit.is_some() && !replaced {
         return Err(("G10", format!("attempt {number} is lost ({reason}), and its exit is on the disk")));
     }
     truth.report.jobs_lost += u64::from(ended.outcome == Some(Outcome::Lost));

@@ -45,6 +45,8 @@ pub(crate) struct Network {
     pub(crate) signs_arrived: BTreeMap<Owner, u64>,
     /// Replicas pushed about by the driver: their calls are slow more often.
     pub(crate) slow_owner: Option<Owner>,
+    /// The last time that a call to a shim was slow or failed.
+    pub(crate) shims_troubled_at: u64,
 }
 
 /// What will become of one call.
@@ -70,6 +72,7 @@ impl Network {
             signs_sent: BTreeMap::new(),
             signs_arrived: BTreeMap::new(),
             slow_owner: None,
+            shims_troubled_at: 0,
         }
     }
 

@@ -138,15 +138,16 @@ impl Report {
         least("looks", self.looks, 10.0);
         least("callbacks", self.callbacks, 2.0);
         least("awaited", self.awaited, 2.0);
-        least("jobs started", self.jobs_started, 3.0);
-        least("jobs reattached", self.jobs_reattached, 0.3);
-        least("jobs recovered", self.jobs_recovered, 0.1);
-        least("jobs lost", self.jobs_lost, 0.3);
-        least("jobs given up", self.jobs_given_up, 0.05);
-        least("jobs killed", self.jobs_killed, 0.02);
+        least("jobs started", self.jobs_started, 8.0);
+        least("jobs reattached", self.jobs_reattached, 0.2);
+        least("jobs recovered", self.jobs_recovered, 0.5);
+        least("jobs lost", self.jobs_lost, 0.5);
+        least("jobs given up", self.jobs_given_up, 0.02);
+        least("jobs killed", self.jobs_killed, 0.05);
         for fault in FAULTS {
             least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
         }
+        least(STRAY, self.verdicts.get(STRAY).copied().unwrap_or_default(), 0.005);
         for reason in REASONS {
             least(reason, self.verdicts.get(reason).copied().unwrap_or_default(), 0.02);
         }
@@ -185,7 +186,7 @@ pub const FAULTS: [&str; 26] = [
 ];
 
 /// Verdicts that must have been passed.
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 11] = [
     "lost replica_silent",
     "lost lock_released",
     "lost isolated",
@@ -193,7 +194,14 @@ const REASONS: [&str; 7] = [
     "timed_out deadline",
     "stalled no_progress",
     "fenced late_result",
+    "lost shim_died",
+    "lost shim_hung",
+    "lost rebooted",
+    "lost host_away",
 ];
+
+/// A shim that came back too late.
+const STRAY: &str = "fenced late_return";
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

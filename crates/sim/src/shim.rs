@@ -107,7 +107,8 @@ impl ShimLife {
         let now = self.shared.now();
         let mut disk = self.machine.disk();
         let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
-        let wished = folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
+        let wished =
+            folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
         let shim = folder.shim_of(self.token()).ok_or(Gone)?;
         if wished || shim.script.missing {
             let why = if wished { "cancelled before it started" } else { "no such program" };

@@ -4,8 +4,8 @@ use crate::agenda::Agenda;
 use crate::checker::Checker;
 use crate::env::SimEnv;
 use crate::executor::{Owner, Step};
-use crate::faulty_store::{FaultyStore, WakeBoard};
 use crate::faulty_shims::FaultyShims;
+use crate::faulty_store::{FaultyStore, WakeBoard};
 use crate::graph_rest::restless;
 use crate::graphs::{NODE_TASK, SAVED_TASK};
 use crate::handler::Work;
@@ -64,7 +64,9 @@ impl World {
         let plan = Plan::of(seed);
         let truth = Truth { tracing, ..Truth::default() };
         let shared = Shared::new(seed, plan.hosts, hole, Network::new(seed, plan.rates), truth);
-        let hosts = (0..plan.hosts).map(|place| Host { boot: None, machine: place % plan.machines, away_until: 0, boots: 0 }).collect();
+        let hosts = (0..plan.hosts)
+            .map(|place| Host { boot: None, machine: place % plan.machines, away_until: 0, boots: 0 })
+            .collect();
         let machines = (0..plan.machines).map(|place| Machine::new(place, plan.locks)).collect();
         World {
             shared,

@@ -9,7 +9,9 @@ use crate::{Stop, renew, sweep};
 use everbeat_model::run::Claimed;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId};
+use everbeat_model::{
+    Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId,
+};
 use everbeat_store::{Error as StoreError, Held, Which, last_heartbeat};
 use futures_util::FutureExt;
 use serde_json::json;

@@ -121,7 +121,7 @@ impl FaultyShims {
         let (begun, told) = oneshot::channel();
         {
             let mut disk = self.machine.disk();
-            let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot };
+            let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot, written_at: self.now() };
             let folder = disk.folders.entry(attempt.job).or_default();
             if folder.shim.is_some() {
                 return Err(io::Error::other("an earlier attempt still holds the lock"));

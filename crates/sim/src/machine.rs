@@ -61,6 +61,7 @@ pub(crate) struct Spec {
     pub(crate) attempt: JobAttempt,
     pub(crate) order: Order,
     pub(crate) boot: u32,
+    pub(crate) written_at: u64,
 }
 
 #[derive(Clone, Copy)]

@@ -95,7 +95,7 @@ impl Plan {
             wake_doubled: rate(rng, 0.3),
             shims: rate(rng, 0.12),
         };
-        let performs_jobs = rng.chance(0.7);
+        let performs_jobs = rng.chance(0.65);
         let mut shared = rng.chance(0.4);
         match rng.below(9) {
             // Take-overs while messages overtake each other.
@@ -136,7 +136,7 @@ impl Plan {
             starts: rng.between(2, 5),
             requests: rng.between(8, 30),
             performs_jobs,
-            jobs: rng.between(10, 30),
+            jobs: rng.between(8, 24),
         }
     }
 }

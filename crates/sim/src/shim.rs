@@ -88,7 +88,8 @@ impl ShimLife {
             phase: Phase::Locked,
             hung_until: 0,
             deadline_at: order.deadline.map(|span| now + span.as_micros() as u64),
-            isolated_at: isolated_after.map(|span| now + span),
+            // Its owner has not spoken since: a shim that is slow to start has that much less time.
+            isolated_at: isolated_after.map(|span| self.spec.written_at + span),
             isolated_after,
             stop_grace: order.stop_grace.as_micros() as u64,
             stopped: None,
@@ -110,13 +111,14 @@ impl ShimLife {
         let wished =
             folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
         let shim = folder.shim_of(self.token()).ok_or(Gone)?;
-        if wished || shim.script.missing {
-            let why = if wished { "cancelled before it started" } else { "no such program" };
-            let exit = Exit {
-                start_error: Some(why.to_string()),
-                stopped: wished.then_some(Stopped::Requested),
-                ..Exit::default()
+        let isolated = shim.isolated_at.is_some_and(|at| at <= now);
+        if wished || isolated || shim.script.missing {
+            let (why, stopped) = match (wished, isolated) {
+                (true, _) => ("cancelled before it started", Some(Stopped::Requested)),
+                (_, true) => ("nobody could vouch for it any more", Some(Stopped::Isolated)),
+                _ => ("no such program", None),
             };
+            let exit = Exit { start_error: Some(why.to_string()), stopped, ..Exit::default() };
             self.record(&mut disk, exit, now);
             return Ok(());
         }

@@ -41,7 +41,7 @@ pub(crate) const REATTACH_WINDOW: Duration = Duration::from_millis(1500);
 pub(crate) fn job_settings() -> JobSettings {
     JobSettings {
         slots: 4,
-        heartbeat_interval: Duration::from_millis(120),
+        heartbeat_interval: Duration::from_millis(150),
         check_interval: Duration::from_millis(500),
         stale_after: Duration::from_millis(300),
         dead_after: Duration::from_millis(900),
@@ -65,7 +65,8 @@ pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>
     let policy = match rng.below(8) {
         0 | 1 => json!({}),
         2 | 3 => json!({ "on_lost": "retry", "max_attempts": 4 }),
-        4 | 5 => json!({ "on_lost": "retry", "max_attempts": 4, "when_isolated": "stop" }),
+        4 => json!({ "on_lost": "retry", "max_attempts": 4, "when_isolated": "stop" }),
+        5 => json!({ "on_lost": "retry", "max_attempts": 4, "when_isolated": "stop", "cancel_grace": "3s" }),
         6 => json!({ "on_lost": "retry", "max_attempts": 3, "deadline": "600ms" }),
         _ => json!({ "stall_timeout": "800ms", "cancel_grace": "400ms", "max_attempts": 2 }),
     };

@@ -1,6 +1,6 @@
 use crate::Config;
 use crate::auth::Guard;
-use crate::limits::{MOST_STREAMS, MOST_WAITS, RateLimit};
+use crate::limits::{MOST_FOLLOWERS, MOST_STREAMS, MOST_WAITS, RateLimit};
 use crate::problem::{Kind, Problem, Result};
 use everbeat_engine::Engine;
 use std::ops::Deref;
@@ -19,6 +19,7 @@ pub(crate) struct Shared {
     /// The server is about to end: streams and waits end too.
     pub(crate) closing: watch::Receiver<bool>,
     pub(crate) streams: Arc<Semaphore>,
+    pub(crate) followers: Arc<Semaphore>,
     pub(crate) waits: Semaphore,
 }
 
@@ -31,6 +32,7 @@ impl App {
             config,
             closing,
             streams: Arc::new(Semaphore::new(MOST_STREAMS)),
+            followers: Arc::new(Semaphore::new(MOST_FOLLOWERS)),
             waits: Semaphore::new(MOST_WAITS),
         }))
     }

@@ -15,8 +15,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Followers at once, of events or of a job's output: each one reads the store, or files.
+/// Followers of events at once: each one reads the store.
 pub(crate) const MOST_STREAMS: usize = 64;
+/// So many follow the output of jobs at once; whoever comes beyond that is sent away after each piece.
+pub(crate) const MOST_FOLLOWERS: usize = 256;
 /// Requests that wait at once, for the end of a run or for a value.
 pub(crate) const MOST_WAITS: usize = 1000;
 /// Nobody waits longer in one request.

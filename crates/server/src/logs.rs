@@ -122,13 +122,8 @@ impl Asked {
 }
 
 async fn answer(app: App, run: RunView, asked: Asked) -> Result<Response> {
-    let place = match asked.follow {
-        false => None,
-        true => Some(app.streams.clone().try_acquire_owned().map_err(|_| {
-            let hint = "end another stream, or ask without follow";
-            Problem::new(Kind::TooBusy, "too many streams are open", hint)
-        })?),
-    };
+    // Without a place its body breaks off where there is nothing new, and its client comes again.
+    let place = asked.follow.then(|| app.followers.clone().try_acquire_owned().ok()).flatten();
     let mut reader = Reader::new(app, place, run, &asked);
     // What cannot be read at all is refused before anything is sent.
     let (offset, first) = reader.begin().await?;
@@ -149,7 +144,8 @@ async fn answer(app: App, run: RunView, asked: Asked) -> Result<Response> {
 /// One reader of a job's output. Whoever follows gets all of it, or a body that breaks off.
 struct Reader {
     app: App,
-    _place: Option<OwnedSemaphorePermit>,
+    /// Its place among those who follow.
+    place: Option<OwnedSemaphorePermit>,
     run: RunView,
     places: Vec<Place>,
     /// The stream that is looked at next.
@@ -174,6 +170,8 @@ struct Place {
 
 /// One look reads no more, in bytes.
 const CHUNK: usize = 256 << 10;
+/// So long somebody without a place among the followers is kept before it may ask again.
+const WITHOUT_PLACE: Duration = Duration::from_millis(500);
 /// So often somebody who follows looks for more.
 const POLL: Duration = Duration::from_millis(150);
 /// So long the end of a run is awaited before the run itself is looked at again.
@@ -189,7 +187,7 @@ impl Reader {
         let streams = Stream::BOTH.into_iter().filter(|stream| asked.stream.is_none_or(|wanted| wanted == *stream));
         Reader {
             ends: app.engine.env().boot() + LONGEST_STREAM,
-            _place: place,
+            place,
             places: streams.map(|stream| Place { stream, from: asked.from, end: None }).collect(),
             turn: 0,
             follow: asked.follow,
@@ -249,6 +247,10 @@ impl Reader {
             }
             if self.over {
                 return Ok(None);
+            }
+            if self.place.is_none() {
+                env.sleep(WITHOUT_PLACE).await;
+                return Err(io::Error::other("too many follow: come again"));
             }
             let waiting = self.waiting();
             let looked = tokio::select! {

@@ -1,12 +1,13 @@
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
-    Shims, Stream, Traces,
+    Shims, StopReason, Stream, Traces,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -134,7 +135,7 @@ impl Shims for FakeShims {
         std::future::pending().await
     }
 
-    async fn stop(&self, attempt: &JobAttempt, _grace: Duration) -> io::Result<()> {
+    async fn stop(&self, attempt: &JobAttempt, _why: StopReason, _grace: Duration) -> io::Result<()> {
         let stopped = Exit { exit_signal: Some(15), stopped: Some(Stopped::Requested), ..Exit::default() };
         self.change(&attempt.job.to_string(), |folder| _ = folder.exit.get_or_insert(stopped));
         Ok(())
@@ -211,8 +212,8 @@ impl Shims for FakeShims {
         Ok(0)
     }
 
-    fn root(&self) -> String {
-        "/data/jobs".to_string()
+    fn root(&self) -> PathBuf {
+        PathBuf::from("/data/jobs")
     }
 
     fn workspace(&self, job: RunId) -> String {

@@ -16,9 +16,9 @@ pub(crate) const TIMEOUT: u64 = 1_000_000;
 /// what was under way when it began.
 const LONG: u64 = TIMEOUT / 2 + 250_000;
 
-/// After an outage an observation may count from the last look before its end: what a replica sends is
-/// answered within a third of the timeout, or it asks anew.
-const SLACK: u64 = TIMEOUT / 3;
+/// After an outage an observation may count from the last look before its end: a retry's pause and
+/// its way ago, which a replica gives a tenth and a third of its timeout.
+const SLACK: u64 = TIMEOUT / 3 + TIMEOUT / 10;
 
 /// The judge with its look, and how long it had watched; nothing if nobody stood behind the row.
 pub(crate) type Watched = Option<((ReplicaId, u64), u64)>;

@@ -116,7 +116,11 @@ impl Watch<'_> {
             command,
             input: (spec.kind == Kind::Node).then(|| spec.input.clone()),
             heartbeat_interval: settings.heartbeat_interval,
-            stop_grace: spec.policy.cancel_grace,
+            // An isolated one must have ended before its host may be given up.
+            stop_grace: match isolated {
+                true => spec.policy.cancel_grace.min(settings.reattach_window - settings.isolated_after()),
+                false => spec.policy.cancel_grace,
+            },
             deadline: spec.policy.deadline,
             log_limit: settings.log_limit,
             // Set when it is about to begin.

@@ -188,6 +188,84 @@ fn a_cancel_ends_grandchildren_and_daemons_also_across_a_restart() {
     server.assert_sound();
 }
 
+#[test]
+fn why_a_job_was_stopped_is_known_after_a_restart() {
+    let host = Host::new();
+    let mut server = host.start();
+    // Both take their time, and end as if nothing had been.
+    let script = "trap 'sleep 1; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let command = json!(["sh", "-c", script]);
+    let cancelled = server.job_with(json!({ "command": command, "policy": { "cancel_grace": "20s" } }));
+    let stalled =
+        server.job_with(json!({ "command": command, "policy": { "cancel_grace": "20s", "stall_timeout": "1s" } }));
+    for job in [&cancelled, &stalled] {
+        until(SOON, "it traps the signal", || (server.output(job) == "ready\n").then_some(()));
+    }
+    assert_eq!(server.post(&format!("/api/v1/jobs/{cancelled}/cancel"), &json!({})).0, 200);
+    // Both have got the signal by then.
+    pause(SECOND + SECOND / 3);
+    server.kill9();
+    until(SOON, "both have ended", || {
+        [&cancelled, &stalled].iter().all(|job| host.folder(job).join("exit.json").exists()).then_some(())
+    });
+    let server = host.start();
+    let ended = server.ended(&cancelled);
+    assert_eq!(ended["state"], "cancelled", "{ended}");
+    let ended = server.ended(&stalled);
+    assert_eq!((&ended["state"], &ended["error"]["reason"]), (&json!("failed"), &json!("no_progress")), "{ended}");
+    let attempts = server.get(&format!("/api/v1/runs/{stalled}/attempts"));
+    assert_eq!(attempts["items"][0]["outcome"], "stalled", "{attempts}");
+    assert!(attempts["items"][0]["verdict_id"].is_string(), "{attempts}");
+    server.assert_sound();
+}
+
+#[test]
+fn a_job_whose_folder_was_taken_away_is_lost_and_never_runs_twice() {
+    let host = Host::new();
+    let mut server = host.start();
+    let outside = host.options.data_dir.with_file_name("outside");
+    let script = format!("echo begun >> {}; sleep 60", outside.display());
+    let job = server.job_with(json!({
+        "command": ["sh", "-c", script],
+        "policy": { "max_attempts": 3, "on_lost": "fail" },
+    }));
+    server.runs(&job);
+    std::fs::remove_dir_all(host.folder(&job)).unwrap();
+    server.kill9();
+    let server = host.start();
+    let ended = server.ended(&job);
+    assert_eq!((&ended["state"], &ended["error"]["reason"]), (&json!("failed"), &json!("folder_gone")), "{ended}");
+    assert_eq!((&ended["exit_code"], &ended["attempt"]), (&Value::Null, &json!(1)), "{ended}");
+    assert_eq!(host.processes(&job), Vec::<u32>::new(), "nothing of it is left");
+    assert_eq!(host.shim(&job), None);
+    assert_eq!(std::fs::read_to_string(&outside).unwrap(), "begun\n", "it ran once");
+    server.assert_sound();
+}
+
+#[test]
+fn a_job_that_cannot_be_understood_is_left_alone_until_somebody_wants_its_end() {
+    let host = Host::new();
+    let mut server = host.start();
+    let job = server.job_with(json!({ "command": ["sleep", "60"], "policy": { "cancel_grace": "100ms" } }));
+    server.runs(&job);
+    std::fs::write(host.folder(&job).join("exit.json"), "{ garbage").unwrap();
+    signal(host.shim(&job).expect("a shim"), "KILL");
+    let found = until(SOON, "it is unknown", || {
+        let found = server.look(&job);
+        (found["liveness"] == "unknown").then_some(found)
+    });
+    assert_eq!(found["state"], "running", "no evidence is not death: {found}");
+    server.kill9();
+    let server = host.start();
+    assert_eq!(server.look(&job)["state"], "running");
+    assert_eq!(server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({})).0, 200);
+    let ended = server.ended(&job);
+    assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("cancelled"), &Value::Null), "{ended}");
+    assert_eq!(server.delete(&format!("/api/v1/jobs/{job}")).0, 200);
+    assert!(!host.folder(&job).exists());
+    server.assert_sound();
+}
+
 /// The same sequence every time, spread over the time that the jobs take.
 fn moments(count: u64) -> impl Iterator<Item = Duration> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

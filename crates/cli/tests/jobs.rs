@@ -474,6 +474,35 @@ fn a_node_of_a_graph_may_be_a_command() {
 }
 
 #[test]
+fn a_node_whose_command_printed_too_much_has_no_value() {
+    let host = Host::with(quick().env("EVERBEAT_JOBS__LOG_LIMIT", "16KiB"));
+    let server = host.start();
+    let node = |name: &str, script: &str| json!({ "name": name, "kind": "compute", "gate": ["a"], "command": ["sh", "-c", script], "options": { "max_attempts": 1 } });
+    let graph = json!({ "name": "large", "nodes": [
+        { "name": "a", "kind": "input" }, node("rotated", "seq 1 20000"), node("fits", "seq 1 3 | tr '\\n' ' '"),
+    ] });
+    assert_eq!(server.post("/api/v1/graphs", &graph).0, 201);
+    let (_, execution) = server.post("/api/v1/executions", &json!({ "graph": "large", "values": { "a": 1 } }));
+    let id = execution["id"].as_str().unwrap();
+    let value =
+        |node: &str| server.try_get(&format!("/api/v1/executions/{id}/values/{node}?wait=any&timeout=20s")).unwrap();
+    assert_eq!(value("fits").1["value"], json!("1 2 3"));
+    let (status, problem) = value("rotated");
+    assert_eq!(status, 409, "{problem}");
+}
+
+#[test]
+fn a_job_that_removed_its_own_workspace_can_be_removed() {
+    let host = Host::new();
+    let server = host.start();
+    let job = server.shell("rm -rf $EVERBEAT_WORKSPACE");
+    server.ended(&job);
+    let (status, said) = server.delete(&format!("/api/v1/jobs/{job}"));
+    assert_eq!(status, 200, "{said}");
+    assert!(!host.folder(&job).exists());
+}
+
+#[test]
 fn plain_runs_and_jobs_do_not_take_each_others_slots() {
     let host = Host::with(quick().env("EVERBEAT_REPLICA__SLOTS", "1").env("EVERBEAT_JOBS__SLOTS", "1"));
     let server = host.start();

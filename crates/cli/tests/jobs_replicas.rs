@@ -62,43 +62,76 @@ fn a_frozen_former_owner_can_neither_cancel_nor_settle() {
     let postgres = Postgres::start();
     let host = Host::with(options(&postgres));
     let first = host.start();
-    // One is to be judged as stalled, one would be cancelled: both by the first, while it cannot.
-    let stalls =
-        first.job_with(json!({ "command": ["sh", "-c", "sleep 12; exit 4"], "policy": { "stall_timeout": "5s" } }));
-    let plain = first.shell("sleep 12; exit 5");
-    first.runs(&stalls);
-    first.runs(&plain);
-    let second = host.start();
-    second.until_observed(&first.replica_id());
-    first.signal("STOP");
-    for job in [&stalls, &plain] {
-        let found = owned_by(&second, job);
-        assert_eq!((&found["state"], &found["attempt"]), (&json!("running"), &json!(1)));
+    // One ends while its former owner is frozen, which sees that when it wakes; one goes on.
+    let ends = first.shell("sleep 6; exit 5");
+    let goes_on = first.shell("sleep 14; exit 4");
+    for job in [&ends, &goes_on] {
+        first.runs(job);
     }
-    // The new owner watches for stalls anew; it reports progress, so that only the old one would judge.
-    let frozen_for = Duration::from_secs(4);
-    pause(frozen_for);
-    let address = first.address();
-    first.signal("CONT");
-    // Whatever it still has in hand comes to nothing: both go on under the second.
-    until(SOON, "it has joined again", || {
-        let id = first.try_replica_id()?;
-        (id != second.look(&plain)["replica_id"].as_str()?).then_some(())
+    let former = first.replica_id();
+    let second = host.start();
+    second.until_observed(&former);
+    first.signal("STOP");
+    for job in [&ends, &goes_on] {
+        let found = owned_by(&second, job);
+        assert_eq!(
+            (&found["state"], &found["attempt"], &found["reattached"]),
+            (&json!("running"), &json!(1), &json!(true))
+        );
+    }
+    let ended = second.ended(&ends);
+    assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("failed"), &json!(5)), "{ended}");
+    let retried = second.post(&format!("/api/v1/jobs/{ends}/retry"), &json!({}));
+    assert_eq!(retried.0, 200, "{}", retried.1);
+    let again = until(SOON, "the second attempt", || {
+        let found = second.look(&ends);
+        (found["attempt"] == 2 && found["state"] == "running").then_some(found)
     });
-    let ended = second.ended(&plain);
+    // Now the former owner wakes, with the exit of attempt 1 before its eyes.
+    first.signal("CONT");
+    until(SOON, "it has joined again", || (first.try_replica_id()? != former).then_some(()));
+    let after = second.look(&ends);
+    assert_eq!(
+        (&after["attempt"], &after["state"]),
+        (&json!(2), &again["state"]),
+        "its report changed nothing: {after}"
+    );
+    assert_eq!(after["replica_id"], again["replica_id"]);
+    let ended = second.ended(&ends);
+    assert_eq!((&ended["attempt"], &ended["exit_code"]), (&json!(2), &json!(5)), "{ended}");
+    let attempts = second.get(&format!("/api/v1/runs/{ends}/attempts"));
+    assert_eq!(attempts["items"].as_array().unwrap().len(), 2, "{attempts}");
+    let ended = second.ended(&goes_on);
     assert_eq!(
         (&ended["state"], &ended["exit_code"], &ended["attempt"]),
-        (&json!("failed"), &json!(5), &json!(1)),
+        (&json!("failed"), &json!(4), &json!(1)),
         "{ended}"
     );
-    let judged = second.ended(&stalls);
-    let attempts = second.get(&format!("/api/v1/runs/{stalls}/attempts"));
-    assert_eq!(attempts["items"].as_array().unwrap().len(), 1, "{attempts}");
-    if judged["error"]["reason"] == "no_progress" {
-        let verdicts = second.get(&format!("/api/v1/verdicts?run_id={stalls}"));
-        assert_eq!(verdicts["items"][0]["judged_by"], second.replica_id().as_str(), "only its owner may judge");
-    }
-    assert!(!address.is_empty());
+    second.assert_sound();
+}
+
+#[test]
+fn a_run_that_waits_for_a_host_which_is_gone_begins_elsewhere() {
+    let postgres = Postgres::start();
+    let away = Host::with(options(&postgres));
+    let mut first = away.start();
+    let job = first.job_with(json!({
+        "command": ["sh", "-c", "echo x >> marks; exit 1"],
+        "policy": { "max_attempts": 2, "backoff": { "initial": "2s", "jitter": 0.0 } },
+    }));
+    first.until_state(&job, "scheduled");
+    first.kill9();
+    let here = Host::with(options(&postgres));
+    let second = here.start();
+    let explained = until(SOON, "it is ready", || {
+        let explained = second.get(&format!("/api/v1/runs/{job}/explain"));
+        (explained["run"]["state"] == "ready").then_some(explained)
+    });
+    assert!(explained["summary"].as_str().unwrap().contains("belongs to host"), "{explained}");
+    let ended = second.ended(&job);
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(2)), "{ended}");
+    let marks = |host: &Host| std::fs::read_to_string(host.workspace(&job).join("marks")).unwrap();
+    assert_eq!((marks(&away).as_str(), marks(&here).as_str()), ("x\n", "x\n"), "each in a workspace of its own");
     second.assert_sound();
 }
 

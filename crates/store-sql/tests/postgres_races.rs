@@ -49,6 +49,7 @@ async fn a_schema_of_the_second_version_is_brought_up_to_date_with_what_runs_in_
     let (replica, claimed) = steps::begin_both(&*store).await;
     drop(store);
     let back = "alter table lease drop column detached, drop column tenure; alter table run drop column host;
+                alter table scheduled drop column host;
                 delete from schema_version where version = 3";
     database.session().await.batch_execute(back).await.expect("the second version");
     steps::go_on_with_both(&*open(&database).await, replica, &claimed).await;

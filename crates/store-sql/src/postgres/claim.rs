@@ -3,7 +3,7 @@
 
 use super::fault::{Fault, Outcome};
 use super::link::{Link, TRIES};
-use super::sql::now;
+use super::sql::{lanes, now};
 use super::transaction::Exclusive;
 use crate::columns::{SPEC_COLUMNS, spec_columns};
 use crate::decode::{Policies, SpecCells, readable, standing};
@@ -23,13 +23,9 @@ macro_rules! locked {
         concat!(
             "with recursive ",
             now!(),
-            ", lane as (\
-               (select queue, task from ready order by queue, task limit 1) \
-               union all \
-               select n.queue, n.task from lane l cross join lateral (\
-                 select r.queue, r.task from ready r where (r.queue, r.task) > (l.queue, l.task) \
-                 order by r.queue, r.task limit 1) n), \
-             offered as materialized (select * from unnest($3::text[], $4::bigint[]) as o(task, free)), \
+            ", ",
+            lanes!(),
+            ", offered as materialized (select * from unnest($3::text[], $4::bigint[]) as o(task, free)), \
              open as materialized (\
                select l.queue, l.task, o.free from lane l join offered o on o.task = l.task \
                where o.free > 0 \

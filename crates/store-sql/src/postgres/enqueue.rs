@@ -34,8 +34,8 @@ const ENQUEUE: &str = concat!(
        select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
          g.args, g.execution_id, g.node, g.host \
        from given g, t), \
-     waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
-       select g.id, g.run_at, 0, 0, 0 from given g, t where g.run_at > t.now), \
+     waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses, host) \
+       select g.id, g.run_at, 0, 0, 0, g.host from given g, t where g.run_at > t.now), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
        select g.queue, ",
     lane!("g"),
@@ -55,8 +55,8 @@ pub(super) const INSERT: &str = concat!(
        select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, \
          g.args, g.execution_id, g.node, g.host \
        from given g, t on conflict (id) do nothing returning id, queue, task, priority, run_at, host), \
-     waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
-       select m.id, m.run_at, 0, 0, 0 from made m, t where m.run_at > t.now), \
+     waiting as (insert into scheduled (run_id, run_at, attempt, tries, losses, host) \
+       select m.id, m.run_at, 0, 0, 0, m.host from made m, t where m.run_at > t.now), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
        select m.queue, ",
     lane!("m"),

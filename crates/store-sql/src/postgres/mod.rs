@@ -37,6 +37,7 @@ mod tasks;
 mod tidy;
 mod tls;
 mod transaction;
+mod unbind;
 mod verdicts;
 mod wakes;
 

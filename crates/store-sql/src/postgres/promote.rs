@@ -6,19 +6,20 @@ use crate::encode::limit;
 use everbeat_store::{Promoted, Result};
 use std::time::Duration;
 
-/// Passes over what another server is promoting.
+/// Passes over what another server is promoting. Where a run belongs is said by the row that is taken out, as it
+/// is by then: `run` is read as it was when the statement began, and the run may have been unbound since.
 const PROMOTE: &str = concat!(
     "with ",
     now!(),
     ", due as materialized (select s.run_id from scheduled s where s.run_at <= (select now from t) \
        order by s.run_at, s.run_id limit $1 for update skip locked), \
      gone as (delete from scheduled s where s.run_id = any(array(select run_id from due)) \
-       returning s.run_id, s.attempt, s.tries, s.losses), \
+       returning s.run_id, s.attempt, s.tries, s.losses, s.host), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
        select r.queue, ",
     lane!("r"),
     ", -r.priority, g.run_id, g.attempt, g.tries, g.losses from gone g cross join lateral (\
-         select r.queue, r.task, r.host, r.priority from run r where r.id = g.run_id offset 0) r) \
+         select r.queue, r.task, g.host, r.priority from run r where r.id = g.run_id offset 0) r) \
      select count(*) from gone"
 );
 

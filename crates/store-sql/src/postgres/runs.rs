@@ -1,5 +1,5 @@
 use super::claim::{int_at, spec_cells};
-use super::{Postgres, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign};
+use super::{Postgres, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::limit;
@@ -58,6 +58,14 @@ impl Runs for Postgres {
 
     async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
         place::place(&self.command, shown, host.as_deref()).await
+    }
+
+    async fn bound_hosts(&self) -> Result<Vec<String>> {
+        unbind::bound_hosts(&self.command).await
+    }
+
+    async fn unbind(&self, host: String, limit: usize) -> Result<usize> {
+        unbind::unbind(&self.command, &host, limit).await
     }
 
     async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {

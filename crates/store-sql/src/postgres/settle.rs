@@ -67,8 +67,8 @@ const FINISH: &str = finish!("");
 /// For the same, if there are runs of executions among them.
 const FINISH_NODES: &str = finish!(noted!("$12", "true"));
 
-/// For everything. A run that goes back to its lane takes the lane from its own row; where a detached one
-/// belongs may have been written since the statement began, so its row is locked to be read as it is now.
+/// For everything. A run that goes back to its lane, now or later, takes it from its own row; where a
+/// detached one belongs may have been written since the statement began, so its row is locked to be read as it is now.
 /// One that somebody asked to cancel does not go back. Of several endings of one lease the first that may
 /// end it does.
 const SETTLE: &str = concat!(
@@ -103,15 +103,17 @@ const SETTLE: &str = concat!(
          last_heartbeat_at, error, verdict_id) \
        select e.run_id, e.attempt, e.outcome, e.replica_id, e.worker_id, e.token, e.granted_at, t.now, e.last_beat, \
          e.error, e.verdict_id from ended e, t where e.next <> 'finish' on conflict do nothing), \
-     again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select r.queue, ",
-    lane!("r"),
-    ", -r.priority, e.run_id, e.attempt, e.tries, e.losses from ended e cross join lateral (\
+     back as materialized (select e.run_id, e.attempt, e.tries, e.losses, e.next, e.delay, r.* \
+       from ended e cross join lateral (\
          select r.queue, r.task, r.priority, case when r.task = 'command' \
              then (select p.host from run p where p.id = r.id for share) else r.host end as host \
-         from run r where r.id = e.run_id offset 0) r where e.next = 'ready'), \
-     later as (insert into scheduled (run_id, run_at, attempt, tries, losses) \
-       select e.run_id, t.now + e.delay, e.attempt, e.tries, e.losses from ended e, t where e.next = 'after'), \
+         from run r where r.id = e.run_id offset 0) r where e.next <> 'finish'), \
+     again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
+       select b.queue, ",
+    lane!("b"),
+    ", -b.priority, b.run_id, b.attempt, b.tries, b.losses from back b where b.next = 'ready'), \
+     later as (insert into scheduled (run_id, run_at, attempt, tries, losses, host) \
+       select b.run_id, t.now + b.delay, b.attempt, b.tries, b.losses, b.host from back b, t where b.next = 'after'), \
      judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
          run_id, attempt, followed_by) \
        select e.verdict_id, t.now, e.subject_kind, e.subject_id, e.judgement, e.reason, e.evidence, e.judged_by, \

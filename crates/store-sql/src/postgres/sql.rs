@@ -15,4 +15,17 @@ macro_rules! append_event {
     };
 }
 
-pub(super) use {append_event, now};
+/// The lanes that something stands in, for a recursive statement: walked through the key of `ready`, without
+/// reading what stands in them.
+macro_rules! lanes {
+    () => {
+        "lane as (\
+           (select queue, task from ready order by queue, task limit 1) \
+           union all \
+           select n.queue, n.task from lane l cross join lateral (\
+             select r.queue, r.task from ready r where (r.queue, r.task) > (l.queue, l.task) \
+             order by r.queue, r.task limit 1) n)"
+    };
+}
+
+pub(super) use {append_event, lanes, now};

@@ -8,7 +8,7 @@ use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Json, RunId, Standing};
 use everbeat_store::Claim;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -38,7 +38,7 @@ fn open_lanes(tx: &Tx<'_>, request: &Claim) -> Outcome<Vec<Lane>> {
     let mut paused = tx.connection.prepare_cached("select paused from queue where name = ?1")?;
     let mut lanes = Vec::new();
     let mut last = None;
-    while let Some(lane) = next_lane(tx, last.as_ref())? {
+    while let Some(lane) = next_lane(tx.connection, last.as_ref())? {
         let offered = request.tasks.contains_key(&lane.task);
         if offered && !paused.query_row([&lane.queue], |row| row.get(0)).optional()?.unwrap_or(false) {
             lanes.push(Lane { queue: lane.queue.clone(), task: lane.task.clone() });
@@ -50,15 +50,15 @@ fn open_lanes(tx: &Tx<'_>, request: &Claim) -> Outcome<Vec<Lane>> {
 
 /// Steps from lane to lane through the key, without reading what stands in them. Two statements, each
 /// beyond one column: beyond a pair, SQLite would read through the whole lane.
-fn next_lane(tx: &Tx<'_>, last: Option<&Lane>) -> Outcome<Option<Lane>> {
+pub(super) fn next_lane(connection: &Connection, last: Option<&Lane>) -> Outcome<Option<Lane>> {
     let (queue, task) = last.map_or(("", ""), |lane| (&lane.queue, &lane.task));
     let mut same_queue =
-        tx.connection.prepare_cached("select task from ready where queue = ?1 and task > ?2 order by task limit 1")?;
+        connection.prepare_cached("select task from ready where queue = ?1 and task > ?2 order by task limit 1")?;
     if let Some(task) = same_queue.query_row([queue, task], |row| row.get(0)).optional()? {
         return Ok(Some(Lane { queue: queue.to_string(), task }));
     }
     let mut next_queue =
-        tx.connection.prepare_cached("select queue, task from ready where queue > ?1 order by queue, task limit 1")?;
+        connection.prepare_cached("select queue, task from ready where queue > ?1 order by queue, task limit 1")?;
     Ok(next_queue.query_row([queue], |row| Ok(Lane { queue: row.get(0)?, task: row.get(1)? })).optional()?)
 }
 

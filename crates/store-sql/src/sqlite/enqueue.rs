@@ -91,9 +91,10 @@ impl<'a> Inserts<'a> {
             Some(at) if at > tx.now => {
                 tx.connection
                     .prepare_cached(
-                        "insert into scheduled (run_id, run_at, attempt, tries, losses) values (?1, ?2, 0, 0, 0)",
+                        "insert into scheduled (run_id, run_at, attempt, tries, losses, host)
+                         values (?1, ?2, 0, 0, 0, ?3)",
                     )?
-                    .execute(params![id, at.0])?;
+                    .execute(params![id, at.0, spec.host])?;
             }
             _ => _ = self.ready.execute(params![spec.queue, spec.lane(), -i32::from(spec.priority), id])?,
         }

@@ -32,6 +32,7 @@ mod settle;
 mod sign;
 mod snapshot;
 mod tasks;
+mod unbind;
 mod verdicts;
 mod wakes;
 mod writer;

@@ -1,6 +1,6 @@
 use super::claim::spec_cells;
 use super::fault::Outcome;
-use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign};
+use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::limit;
@@ -57,6 +57,14 @@ impl Runs for Sqlite {
 
     async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
         self.writer.write(move |tx| place::place(tx, shown, host.as_deref())).await
+    }
+
+    async fn bound_hosts(&self) -> Result<Vec<String>> {
+        self.readers.read(unbind::bound_hosts).await
+    }
+
+    async fn unbind(&self, host: String, limit: usize) -> Result<usize> {
+        self.writer.write(move |tx| unbind::unbind(tx, &host, limit)).await
     }
 
     async fn adopt(&self, to: ReplicaId, limit: usize) -> Result<Vec<Held>> {

@@ -141,7 +141,8 @@ fn return_to_line(tx: &Tx<'_>, settlement: &Settlement, ended: &Ended) -> Outcom
         Next::After(delay) => tx
             .connection
             .prepare_cached(
-                "insert into scheduled (run_id, run_at, attempt, tries, losses) values (?1, ?2, ?3, ?4, ?5)",
+                "insert into scheduled (run_id, run_at, attempt, tries, losses, host)
+                 select r.id, ?2, ?3, ?4, ?5, r.host from run r where r.id = ?1",
             )?
             .execute(params![id, tx.now.0.saturating_add(micros(delay)), ended.attempt, tries, losses])?,
         _ => put_ready(tx, id, ended.attempt, tries, losses)?,

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
 
 use crate::job::client::{Error as ClientError, Next, Subscription};
-use crate::job::protocol::{Event, Hello, Refusal, State};
+use crate::job::protocol::{Event, Hello, State};
 use crate::job::shim::server_kill_point as kill_point;
-use crate::job::{self, CancelRecord, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
+use crate::job::{self, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, Stream, Traces,
+    SentinelReading, Shims, StopReason, Stream, Traces,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId, Token};
@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 mod archive;
+mod attempts;
 mod starts;
 
 /// The shims below one data folder: `jobs/` with a folder each, `archive/` with workspaces of jobs that were
@@ -51,10 +52,6 @@ struct Host {
 const PLACES: usize = 64;
 /// A shim answers at once, or it hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// So long an ended shim may take to leave once it is acknowledged.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// So long an ended shim waits to be acknowledged; its record outlives it.
-const LINGER: Duration = Duration::from_secs(600);
 /// Of the server's environment a job gets what says where and who it is; secrets it must be given.
 const INHERITED: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -87,6 +84,10 @@ impl HostShims {
 
 #[async_trait]
 impl Shims for HostShims {
+    async fn prepare(&self, job: RunId) -> io::Result<()> {
+        self.blocking(move |host| JobFolder::create(&host.root, &job.to_string()).map(|_| ())).await?
+    }
+
     async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
         let (attempt, order) = (attempt.clone(), order.clone());
         self.blocking(move |host| host.start(&attempt, &order)).await?
@@ -122,9 +123,9 @@ impl Shims for HostShims {
         }
     }
 
-    async fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
+    async fn stop(&self, attempt: &JobAttempt, why: StopReason, grace: Duration) -> io::Result<()> {
         let attempt = attempt.clone();
-        self.blocking(move |host| host.stop(&attempt, grace)).await?
+        self.blocking(move |host| host.stop(&attempt, why, grace)).await?
     }
 
     async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()> {
@@ -141,6 +142,11 @@ impl Shims for HostShims {
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {
         let attempt = attempt.clone();
         self.blocking(move |host| job::kill(&host.open(attempt.job)?, &identity(&attempt))).await?
+    }
+
+    async fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        self.blocking(move |host| host.destroy(&attempt)).await?
     }
 
     async fn acknowledge(&self, attempt: &JobAttempt) {
@@ -233,105 +239,13 @@ impl Host {
         Client::connect(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, ANSWER_WITHIN)
     }
 
-    fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
-        kill_point("claimed");
-        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
-        self.end_earlier(&folder, attempt)?;
-        let mut spec = self.spec(attempt, order)?;
-        spec.stdout_from = job::logs::read_from(&folder, job::logs::Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
-        if let Some(input) = &order.input {
-            spec.stdin = Some(folder.write_input(input.as_str().as_bytes())?);
-        }
-        spec.write(&folder)?;
-        kill_point("spec-written");
-        job::shim::spawn(&self.exe, &self.args, &folder)?;
-        kill_point("spawned");
-        Ok(())
-    }
-
-    fn spec(&self, attempt: &JobAttempt, order: &Order) -> io::Result<Spec> {
-        let Identity { epoch, nonce } = identity(attempt);
-        let command = &order.command;
-        let mut env = self.env.clone();
-        env.extend(command.env.clone());
-        Ok(Spec {
-            nonce,
-            tenure: attempt.tenure,
-            env,
-            cwd: command.cwd.as_ref().map(PathBuf::from),
-            session_id: command.session_id.clone(),
-            agent_engine: command.agent_engine.clone(),
-            interval_ms: millis(order.heartbeat_interval),
-            stop_grace_ms: millis(order.stop_grace),
-            deadline_ms: order.deadline.map(millis),
-            isolated_after_ms: order.isolated_after.map(millis),
-            log_limit_bytes: order.log_limit,
-            linger_ms: millis(LINGER),
-            ..Spec::new(&attempt.job.to_string(), epoch, command.command.clone())?
-        })
-    }
-
-    /// Whatever an earlier attempt left must be over before this one's spec takes the place of its own. A
-    /// later one's, or this one's, forbids the start.
-    fn end_earlier(&self, folder: &JobFolder, attempt: &JobAttempt) -> io::Result<()> {
-        let mine = identity(attempt);
-        let spec = match Spec::read(folder) {
-            Ok(spec) => spec,
-            Err(Problem::Missing(_)) => return Ok(()),
-            Err(problem) => return Err(unclear(problem)),
-        };
-        let earlier = spec.identity();
-        if earlier == mine || earlier.epoch > mine.epoch {
-            return Err(io::Error::other("its place is taken by the same or a later attempt"));
-        }
-        let Some(left) = of_identity(folder.job_id(), &earlier) else {
-            return Err(io::Error::other("what an earlier attempt left cannot be understood"));
-        };
-        self.end(folder, &left, Duration::from_millis(spec.stop_grace_ms))
-    }
-
-    /// Ends an attempt that no lease stands for, and waits until its shim has let go.
-    fn end(&self, folder: &JobFolder, left: &JobAttempt, grace: Duration) -> io::Result<()> {
-        let identity = identity(left);
-        let looks = (grace + LEAVE_WITHIN).as_millis() as u64 / END_LOOK.as_millis() as u64;
-        for look in 0..=looks {
-            match job::examine(folder, &identity, LAST_WORD) {
-                job::Finding::Live(_) => drop(self.stop(left, grace)),
-                job::Finding::Hung => break,
-                job::Finding::Exited(_) if look < looks => {
-                    drop(self.client(left).and_then(|mut client| client.ack()));
-                    if job::lock_and_exit(folder).0 != job::Lock::Held {
-                        break;
-                    }
-                }
-                _ => break,
-            }
-            job::pause(millis(END_LOOK));
-        }
-        if job::lock_and_exit(folder).0 == job::Lock::Held {
-            job::kill(folder, &identity)?;
-        }
-        match job::fence(folder, &identity)? {
-            job::Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
-            _ => Ok(()),
-        }
-    }
-
     fn examine(&self, attempt: &JobAttempt) -> Finding {
         let folder = match self.open(attempt.job) {
             Ok(folder) => folder,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Finding::NotStarted,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Finding::Missing,
             Err(error) => return Finding::Unknown(error.to_string()),
         };
-        let mine = identity(attempt);
-        match Spec::read(&folder) {
-            // What an attempt is to do is written before anything starts it.
-            Err(Problem::Missing(_)) => return Finding::NotStarted,
-            Ok(spec) if spec.epoch > mine.epoch => return Finding::Fenced,
-            Ok(spec) if spec.identity() != mine => return Finding::NotStarted,
-            Ok(_) | Err(_) => {}
-        }
-        match job::examine(&folder, &mine, attempt.tenure) {
+        match job::examine_without_spec(&folder, &identity(attempt), attempt.tenure) {
             job::Finding::Live(hello) => Finding::Live(beat(&hello)),
             job::Finding::Hung => Finding::Hung,
             job::Finding::Fenced => Finding::Fenced,
@@ -341,34 +255,6 @@ impl Host {
             job::Finding::Rebooted => Finding::Rebooted,
             job::Finding::Unknown(why) => Finding::Unknown(why),
         }
-    }
-
-    fn stop(&self, attempt: &JobAttempt, grace: Duration) -> io::Result<()> {
-        match self.client(attempt).and_then(|mut client| client.stop(Some(grace))) {
-            // Over already: its end says so.
-            Ok(_) | Err(ClientError::Refused(Refusal::Untimely, _)) => Ok(()),
-            Err(error @ ClientError::Refused(..)) => Err(io::Error::other(error)),
-            Err(_) => CancelRecord::leave(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, millis(grace)),
-        }
-    }
-
-    fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
-        // Also where there is nothing yet: whoever was about to start it must find that it may not.
-        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
-        let mine = identity(attempt);
-        if let Ok(spec) = Spec::read(&folder)
-            && spec.identity() != mine
-            && spec.epoch <= mine.epoch
-            && let Some(left) = of_identity(folder.job_id(), &spec.identity())
-        {
-            self.end(&folder, &left, Duration::from_millis(spec.stop_grace_ms))?;
-        }
-        Ok(match job::fence(&folder, &mine)? {
-            job::Fenced::Lost => Fenced::Lost,
-            job::Fenced::NeverStarted => Fenced::NeverStarted,
-            job::Fenced::Exited(record) => Fenced::Exited(exit(&record)),
-            job::Fenced::StillHeld => Fenced::StillHeld,
-        })
     }
 
     fn sentinel(&self, job: RunId) -> SentinelReading {
@@ -422,8 +308,6 @@ impl Host {
         Ok(LogChunk { offset: chunk.offset, bytes: chunk.bytes, end: chunk.end })
     }
 }
-
-const END_LOOK: Duration = Duration::from_millis(20);
 
 /// The events of one shim, as they come.
 struct Followed {
@@ -499,7 +383,8 @@ fn exit(record: &ExitRecord) -> Exit {
         start_errno: record.start_errno,
         start_failed: record.start_failed.as_ref().and_then(word),
         stopped: record.stopped.map(|why| match why {
-            job::Stopped::Requested | job::Stopped::Cancelled => Stopped::Requested,
+            job::Stopped::Requested | job::Stopped::Cancelled | job::Stopped::Fenced => Stopped::Requested,
+            job::Stopped::Stalled => Stopped::Stalled,
             job::Stopped::Deadline => Stopped::Deadline,
             job::Stopped::Isolated => Stopped::Isolated,
             job::Stopped::ShimTerminated => Stopped::ShimTerminated,

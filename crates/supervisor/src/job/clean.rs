@@ -1,9 +1,9 @@
 //! Taking an ended job's folder away, by descriptors, following nothing.
 
-use super::fence::remove_cgroup;
 use super::folder::{JobFolder, WORKSPACE};
 use super::kernel_lock;
 use super::records::{ExitRecord, FenceRecord, Record};
+use super::remains::remove_cgroup;
 use super::spec::Spec;
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

@@ -3,6 +3,7 @@
 use super::clock;
 use super::folder::{JobFolder, SOCKET};
 use super::protocol::{Event, Hello, MOST_LINE_BYTES, Order, Refusal, Reply, Request};
+use super::records::StopReason;
 use super::sentinel::Status;
 use super::spec::Identity;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -82,8 +83,8 @@ impl Client {
     }
 
     /// Asks to stop: TERM, and after the grace (the spec's, if none is given) KILL of everything.
-    pub fn stop(&mut self, grace: Option<Duration>) -> Result<Hello, Error> {
-        self.call(Order::Stop { grace_ms: grace.map(|grace| grace.as_millis() as u64) })
+    pub fn stop(&mut self, why: StopReason, grace: Option<Duration>) -> Result<Hello, Error> {
+        self.call(Order::Stop { grace_ms: grace.map(|grace| grace.as_millis() as u64), why })
     }
 
     /// Signals the command itself.

@@ -5,7 +5,8 @@ use super::clock;
 use super::folder::{JobFolder, Problem};
 use super::kernel_lock::{self, State};
 use super::protocol::{Hello, Order, Refusal, Reply};
-use super::records::{ExitRecord, Record, Started};
+use super::records::{ExitRecord, FenceRecord, Record, Started};
+use super::sentinel;
 use super::spec::{Identity, Spec};
 use std::time::Duration;
 
@@ -61,8 +62,7 @@ fn look(folder: &JobFolder, identity: &Identity, tenure: u32, hello_within: Dura
 
 /// Nobody holds the lock: what does the folder say? Nothing, if somebody has taken it since.
 fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Problem> {
-    let started: Option<Started> = Record::read(folder, identity)?;
-    let was_locked = started.is_some() || kernel_lock::note(folder, identity).is_some();
+    let began = began(folder, identity)?;
     let spec = Spec::read(folder)?;
     if spec.identity() != *identity {
         return Err(Problem::Foreign("spec.json".into()));
@@ -75,11 +75,74 @@ fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Pro
         return Ok(Some(Finding::Exited(Box::new(record))));
     }
     let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
-    Ok(Some(match was_locked {
+    Ok(Some(match began {
         _ if spec.boot_id != boot => Finding::Rebooted,
         true => Finding::Gone,
         false => Finding::Starting,
     }))
+}
+
+/// Any sign that a shim of this attempt has held the lock. Each may have been taken away, so none alone is missed.
+fn began(folder: &JobFolder, identity: &Identity) -> Result<bool, Problem> {
+    let started: Option<Started> = Record::read(folder, identity)?;
+    let fence: Option<FenceRecord> = Record::read(folder, identity)?;
+    Ok(started.is_some()
+        || fence.is_some_and(|fence| fence.may_have_run)
+        || kernel_lock::note(folder, identity).is_some()
+        || sentinel::read(folder).is_ok_and(|sentinel| sentinel.is_of(identity)))
+}
+
+/// The same as [`examine`], also where the spec is missing or another attempt's: that is no proof that nothing ran.
+/// Somebody may have taken it away while the command goes on.
+pub fn examine_without_spec(folder: &JobFolder, identity: &Identity, tenure: u32) -> Finding {
+    let other = match Spec::read(folder) {
+        Ok(spec) if spec.identity() != *identity => Some(spec.identity()),
+        Err(Problem::Missing(_)) => None,
+        Ok(_) | Err(_) => return examine(folder, identity, tenure),
+    };
+    search(folder, identity, tenure, other.as_ref()).unwrap_or_else(|problem| Finding::Unknown(problem.to_string()))
+}
+
+/// `other` is the attempt whose spec stands there.
+fn search(folder: &JobFolder, identity: &Identity, tenure: u32, other: Option<&Identity>) -> Result<Finding, Problem> {
+    let until = clock::boot_ms() + HELLO_WITHIN.as_millis() as u64;
+    loop {
+        let held = kernel_lock::state(folder)? == State::Held;
+        match held.then(|| ask(folder, identity, tenure, until)) {
+            None => {}
+            Some(None) => continue,
+            Some(Some(found)) => {
+                let by_other = match found {
+                    Finding::Unknown(_) => other.is_some(),
+                    Finding::Hung => other.is_some_and(|other| kernel_lock::note(folder, other).is_some()),
+                    _ => false,
+                };
+                if !by_other {
+                    return Ok(found);
+                }
+            }
+        }
+        let began = began(folder, identity)?;
+        if !held && kernel_lock::state(folder)? == State::Held {
+            continue;
+        }
+        if let Some(record) = ExitRecord::read(folder, identity)? {
+            return Ok(Finding::Exited(Box::new(record)));
+        }
+        return Ok(match other {
+            _ if began => Finding::Gone,
+            Some(other) if other.epoch > identity.epoch => Finding::Fenced,
+            _ => Finding::Starting,
+        });
+    }
+}
+
+/// The attempt whose shim holds the lock, as far as it is known.
+pub fn holder(folder: &JobFolder) -> Result<Option<Identity>, Problem> {
+    Ok(match kernel_lock::state(folder)? {
+        State::Held => kernel_lock::last_note(folder).map(|note| note.identity()),
+        State::Free | State::Absent => None,
+    })
 }
 
 /// Asks the lock's holder, again and again until the time is over: it may have locked just now. Nothing,

@@ -1,16 +1,14 @@
 //! The end of an attempt whose shim is gone: nobody may start it any more, and nothing of it may be left.
 
-use super::cgroup::Cgroup;
-use super::clock;
 use super::folder::{JobFolder, Problem, SOCKET};
 use super::kernel_lock;
-use super::processes::{self, JOB_TAG, SHIM_TAG};
+use super::processes::{self, SHIM_TAG};
 use super::records::{ExitRecord, FenceRecord, Record, Started};
+use super::remains::{self, Remains, until};
 use super::sentinel;
 use super::spec::Identity;
 use rustix::process::Signal;
 use std::io;
-use std::time::Duration;
 
 #[derive(Debug)]
 pub enum Fenced {
@@ -24,9 +22,6 @@ pub enum Fenced {
     StillHeld,
 }
 
-/// So long the killed may take to be gone. Only the kernel can hold them up.
-const EMPTY_WITHIN: Duration = Duration::from_secs(10);
-
 /// Takes the lock, forbids the attempt for good, kills whatever is left of it, and judges. An error is no
 /// verdict: try again. Doing it twice is harmless.
 pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
@@ -36,99 +31,62 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
             _ => Fenced::StillHeld,
         });
     };
-    let started: Option<Started> = Record::read(folder, identity).map_err(unclear)?;
-    let exited = ExitRecord::read(folder, identity).map_err(unclear)?;
-    if exited.is_none() && !already(folder, identity)? {
-        let fenced_at = clock::now_text();
-        FenceRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), fenced_at }.write(folder)?;
-    }
+    let started: Option<Started> = Record::read(folder, identity).map_err(Problem::into_error)?;
+    let exited = ExitRecord::read(folder, identity).map_err(Problem::into_error)?;
+    let remains = Remains::of(folder, identity, started.as_ref())?;
     // A shim that ended in order has taken its socket away, after everything else.
-    if exited.is_none() || folder.exists(SOCKET) {
-        let boot = clock::boot_id()?;
-        let may_live = started.as_ref().is_some_and(|started| started.boot_id == boot);
-        sweep(noted(folder, identity).as_ref(), identity, may_live)?;
+    let untidy = exited.is_none() || folder.exists(SOCKET);
+    let verdict = match exited {
+        Some(record) => {
+            if untidy {
+                remains.kill()?;
+            }
+            Fenced::Exited(Box::new(record))
+        }
+        None => {
+            // Without a record, what lives and bears its marks is the only witness: noted before it is killed.
+            let mut ran = started.is_some() || has_left_signs(folder, identity)? || remains.any()?;
+            FenceRecord::forbid(folder, identity, ran)?;
+            if remains.kill()? && !ran {
+                ran = true;
+                FenceRecord::forbid(folder, identity, ran)?;
+            }
+            if ran { Fenced::Lost } else { Fenced::NeverStarted }
+        }
+    };
+    if untidy {
         folder.unlink(SOCKET)?;
         folder.remove_temporaries()?;
     }
-    remove_cgroup(folder, identity);
+    remains::remove_cgroup(folder, identity);
     drop(lock);
-    let beat = || sentinel::read(folder).is_ok_and(|beat| beat.epoch == identity.epoch && beat.nonce == identity.nonce);
-    Ok(match exited {
-        Some(record) => Fenced::Exited(Box::new(record)),
-        None if started.is_some() || beat() => Fenced::Lost,
-        None => Fenced::NeverStarted,
-    })
+    Ok(verdict)
 }
 
 /// Kills a hung shim and everything it owns. Afterwards the lock is free, and [`fence`] judges.
 pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
-    if let Some(cgroup) = noted(folder, identity) {
+    // The records may be gone: what lives is a witness that the command ran.
+    if Remains::of_command(folder, identity).any()? {
+        let _then_the_records_must_tell = FenceRecord::forbid(folder, identity, true);
+    }
+    if let Some(cgroup) = remains::cgroup(folder, identity) {
         cgroup.kill_all()?;
     }
     let tag = identity.shim_tag();
+    let tags = [(SHIM_TAG, tag.as_str())];
     until(|| {
-        let is_ours = |pid: i32| processes::has_tag(pid, SHIM_TAG, &tag);
-        Ok(processes::signal(processes::tagged(SHIM_TAG, &tag), Signal::KILL, is_ours) == 0)
+        let is_ours = |pid: i32| processes::has_tag(pid, &tags);
+        Ok(processes::signal(processes::tagged(&tags), Signal::KILL, is_ours) == 0)
     })?;
     // The kernel takes a dead process' memory, by which it was found, before its locks.
     until(|| {
-        let held = kernel_lock::state(folder).map_err(unclear)? == kernel_lock::State::Held;
+        let held = kernel_lock::state(folder).map_err(Problem::into_error)? == kernel_lock::State::Held;
         Ok(!held || kernel_lock::note(folder, identity).is_none())
     })
 }
 
-/// Kills the job's processes until there are none: by cgroup, or by tag where there is none. A command that was
-/// not started in this boot has no processes.
-fn sweep(cgroup: Option<&Cgroup>, identity: &Identity, may_live: bool) -> io::Result<()> {
-    let tag = identity.tag();
-    // Nothing leaves a cgroup by itself; looking for tags means to read the environment of every process.
-    let may_live = may_live && !cgroup.is_some_and(Cgroup::exists);
-    until(|| {
-        let mut empty = true;
-        if let Some(cgroup) = cgroup {
-            cgroup.kill_all()?;
-            empty = cgroup.is_empty()?;
-        }
-        let is_ours = |pid: i32| processes::has_tag(pid, JOB_TAG, &tag);
-        let strays = if may_live { processes::tagged(JOB_TAG, &tag) } else { Vec::new() };
-        Ok(processes::signal(strays, Signal::KILL, is_ours) == 0 && empty)
-    })?;
-    Ok(())
-}
-
-/// A shim cannot always take away the cgroup it is in itself.
-pub(super) fn remove_cgroup(folder: &JobFolder, identity: &Identity) {
-    if let Some(cgroup) = noted(folder, identity) {
-        cgroup.remove();
-    }
-}
-
-/// A process that is just starting a program shows no environment for a moment.
-const CALM_LOOKS: usize = 2;
-
-fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
-    let end = clock::boot_ms() + EMPTY_WITHIN.as_millis() as u64;
-    let mut calm = 0;
-    while calm < CALM_LOOKS {
-        calm = if done()? { calm + 1 } else { 0 };
-        if clock::boot_ms() > end {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "killed processes are still there"));
-        }
-        clock::pause(1);
-    }
-    Ok(())
-}
-
-fn noted(folder: &JobFolder, identity: &Identity) -> Option<Cgroup> {
-    Cgroup::noted(&kernel_lock::note(folder, identity)?.cgroup?, folder.job_id(), identity)
-}
-
-/// A later fence stays: it forbids this attempt too.
-fn already(folder: &JobFolder, identity: &Identity) -> io::Result<bool> {
-    let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
-    Ok(fence.is_some_and(|fence| fence.forbids(identity)))
-}
-
-fn unclear(problem: Problem) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+fn has_left_signs(folder: &JobFolder, identity: &Identity) -> io::Result<bool> {
+    let fence: Option<FenceRecord> = Record::read(folder, identity).map_err(Problem::into_error)?;
+    Ok(fence.is_some_and(|fence| fence.may_have_run)
+        || sentinel::read(folder).is_ok_and(|sentinel| sentinel.is_of(identity)))
 }

@@ -55,8 +55,15 @@ pub enum Problem {
     Foreign(String),
 }
 
+impl Problem {
+    /// For who wants no verdict, only to try again.
+    pub(crate) fn into_error(self) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, self.to_string())
+    }
+}
+
 impl JobFolder {
-    /// Makes `{root}/{job_id}/workspace`, both 0700; what exists stays.
+    /// Makes `{root}/{job_id}/workspace`, both 0700, durably; what exists stays.
     pub fn create(root: &Path, job_id: &str) -> io::Result<JobFolder> {
         let name = checked(job_id)?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
@@ -65,6 +72,7 @@ impl JobFolder {
         fs::fsync(&root_fd)?;
         let folder = JobFolder::open(root, job_id)?;
         make_folder(folder.dir.as_fd(), WORKSPACE)?;
+        fs::fsync(&folder.dir)?;
         Ok(folder)
     }
 
@@ -216,6 +224,15 @@ impl JobFolder {
     pub(crate) fn unlink(&self, name: &str) -> io::Result<()> {
         match fs::unlinkat(&self.dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes what cannot be understood out of the way, whatever it is, and keeps it for people.
+    pub(crate) fn set_aside(&self, name: &str) -> io::Result<()> {
+        let aside = format!(".unreadable-{name}-{}", uuid::Uuid::new_v4().simple());
+        match fs::renameat(&self.dir, name, &self.dir, aside) {
+            Ok(()) | Err(Errno::NOENT) => Ok(fs::fsync(&self.dir)?),
             Err(error) => Err(error.into()),
         }
     }

@@ -90,9 +90,19 @@ impl Held {
 
 /// This attempt's note, if it was the last to hold the lock.
 pub(crate) fn note(folder: &JobFolder, identity: &Identity) -> Option<Note> {
+    last_note(folder).filter(|note| note.identity() == *identity)
+}
+
+/// Who held the lock last, or holds it.
+pub(crate) fn last_note(folder: &JobFolder) -> Option<Note> {
     const MOST_NOTE_BYTES: u64 = 16 << 10;
-    let note: Note = folder.read_json(LOCK, MOST_NOTE_BYTES).ok()?;
-    (note.epoch == identity.epoch && note.nonce == identity.nonce).then_some(note)
+    folder.read_json(LOCK, MOST_NOTE_BYTES).ok()
+}
+
+impl Note {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { epoch: self.epoch, nonce: self.nonce.clone() }
+    }
 }
 
 impl Drop for Held {

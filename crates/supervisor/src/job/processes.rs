@@ -24,15 +24,23 @@ pub(crate) fn signal(pids: impl IntoIterator<Item = i32>, signal: Signal, is_our
     found
 }
 
-/// All processes whose environment says `name=value`, zombies excepted (they have none).
-pub(crate) fn tagged(name: &str, value: &str) -> Vec<i32> {
-    all().filter(|pid| has_tag(*pid, name, value)).collect()
+/// A variable's name and its value.
+pub(crate) type Tag<'a> = (&'a str, &'a str);
+
+/// All processes whose environment has one of these, zombies excepted (they have none).
+pub(crate) fn tagged(tags: &[Tag<'_>]) -> Vec<i32> {
+    match tags {
+        [] => Vec::new(),
+        _ => all().filter(|pid| has_tag(*pid, tags)).collect(),
+    }
 }
 
-pub(crate) fn has_tag(pid: i32, name: &str, value: &str) -> bool {
+pub(crate) fn has_tag(pid: i32, tags: &[Tag<'_>]) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     environment.split(|byte| *byte == 0).any(|entry| {
-        entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(value.as_bytes())
+        tags.iter().any(|(name, value)| {
+            entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(value.as_bytes())
+        })
     })
 }
 
@@ -129,8 +137,10 @@ mod tests {
     fn a_tag_is_compared_as_a_whole() {
         let mut child = std::process::Command::new("sleep").arg("60").env(JOB_TAG, "abc").spawn().unwrap();
         let pid = child.id() as i32;
-        assert!(tagged(JOB_TAG, "abc").contains(&pid));
-        assert!(!has_tag(pid, JOB_TAG, "ab") && !has_tag(pid, JOB_TAG, "abcd") && !has_tag(pid, "JOB_TAG", "abc"));
+        assert!(tagged(&[(SHIM_TAG, "x"), (JOB_TAG, "abc")]).contains(&pid));
+        for other in [(JOB_TAG, "ab"), (JOB_TAG, "abcd"), ("JOB_TAG", "abc"), (SHIM_TAG, "abc")] {
+            assert!(!has_tag(pid, &[other]), "{other:?}");
+        }
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -1,6 +1,6 @@
 //! What server and shim say to one another over `sock`: one JSON object a line.
 
-use super::records::ExitRecord;
+use super::records::{ExitRecord, StopReason};
 use super::sentinel::Status;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,9 +21,18 @@ pub struct Request {
 #[serde(tag = "op", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum Order {
     Hello,
-    Stop { grace_ms: Option<u64> },
-    Signal { name: String },
-    Beat { status: Option<Status>, progress: Option<Value> },
+    Stop {
+        grace_ms: Option<u64>,
+        #[serde(default)]
+        why: StopReason,
+    },
+    Signal {
+        name: String,
+    },
+    Beat {
+        status: Option<Status>,
+        progress: Option<Value>,
+    },
     Ack,
     Subscribe,
 }

@@ -1,5 +1,6 @@
 //! The durable records of an attempt. Each counts only with the epoch and nonce of the attempt asked for.
 
+use super::clock;
 use super::folder::{CANCEL, EXIT, FENCE, JobFolder, MOST_RECORD_BYTES, Problem, STARTED};
 use super::spec::Identity;
 use serde::de::DeserializeOwned;
@@ -43,11 +44,44 @@ pub enum Stopped {
     Requested,
     /// By `cancel.json`.
     Cancelled,
+    /// By its owner: it made no progress.
+    Stalled,
+    /// No lease stood for it any more.
+    Fenced,
     Deadline,
     /// No owner spoke to the shim for too long.
     Isolated,
     /// Its shim was asked to end.
     ShimTerminated,
+}
+
+/// Why an owner wishes it to stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StopReason {
+    #[default]
+    Cancelled,
+    Stalled,
+    Fenced,
+}
+
+impl StopReason {
+    /// What the record says of a wish that came over the socket.
+    pub(crate) fn told(self) -> Stopped {
+        match self {
+            StopReason::Cancelled => Stopped::Requested,
+            StopReason::Stalled => Stopped::Stalled,
+            StopReason::Fenced => Stopped::Fenced,
+        }
+    }
+
+    /// And of one that was left in the folder.
+    pub(crate) fn left(self) -> Stopped {
+        match self {
+            StopReason::Cancelled => Stopped::Cancelled,
+            other => other.told(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +111,10 @@ pub struct FenceRecord {
     pub epoch: u64,
     pub nonce: String,
     pub fenced_at: String,
+    /// The command may have run. Kept here because what told so may be gone: processes, and records that cannot be
+    /// read.
+    #[serde(default)]
+    pub may_have_run: bool,
 }
 
 /// A wish to stop, for a shim whose socket could not be reached.
@@ -88,6 +126,8 @@ pub struct CancelRecord {
     /// Of who wishes it. A shim that has heard of a later owner does not obey.
     #[serde(default)]
     pub tenure: u32,
+    #[serde(default)]
+    pub why: StopReason,
     pub grace_ms: u64,
 }
 
@@ -147,20 +187,42 @@ impl ExitRecord {
 
 impl CancelRecord {
     /// Leaves the wish to stop where the shim looks at its start and at every interval. One that a later
-    /// owner left stays.
-    pub fn leave(folder: &JobFolder, identity: &Identity, tenure: u32, grace_ms: u64) -> io::Result<()> {
+    /// owner left stays; of one owner's wishes the first says why.
+    pub fn leave(
+        folder: &JobFolder,
+        identity: &Identity,
+        tenure: u32,
+        why: StopReason,
+        grace_ms: u64,
+    ) -> io::Result<()> {
         let left: Option<CancelRecord> = Record::read(folder, identity).unwrap_or_default();
-        match left {
-            Some(left) if left.tenure > tenure => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("the cancel of a later owner (tenure {} after {tenure}) stands", left.tenure),
-            )),
-            _ => CancelRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), tenure, grace_ms }.write(folder),
-        }
+        let why = match left {
+            Some(left) if left.tenure > tenure => {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    format!("the cancel of a later owner (tenure {} after {tenure}) stands", left.tenure),
+                ));
+            }
+            Some(left) if left.tenure == tenure => left.why,
+            _ => why,
+        };
+        CancelRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), tenure, why, grace_ms }.write(folder)
     }
 }
 
 impl FenceRecord {
+    /// Forbids the attempt for good. A later fence stays: it forbids this attempt too.
+    pub(crate) fn forbid(folder: &JobFolder, identity: &Identity, may_have_run: bool) -> io::Result<()> {
+        let stands: Option<FenceRecord> = Record::read_any(folder).map_err(Problem::into_error)?;
+        if stands.is_some_and(|stands| {
+            stands.forbids(identity) && (!stands.is_of(identity) || stands.may_have_run || !may_have_run)
+        }) {
+            return Ok(());
+        }
+        let (epoch, nonce) = (identity.epoch, identity.nonce.clone());
+        FenceRecord { epoch, nonce, fenced_at: clock::now_text(), may_have_run }.write(folder)
+    }
+
     /// Whether it forbids this attempt. Of two attempts of one number (a store may forget a commit at a
     /// failover) only the one that was named is fenced.
     pub(crate) fn forbids(&self, identity: &Identity) -> bool {

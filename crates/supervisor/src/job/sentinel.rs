@@ -3,6 +3,7 @@
 use super::clock;
 use super::folder::{JobFolder, MOST_SENTINEL_BYTES, Problem, SENTINEL};
 use super::root::Root;
+use super::spec::Identity;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -99,6 +100,10 @@ impl Sentinel {
             progress: None,
             last_write_error: None,
         })
+    }
+
+    pub(crate) fn is_of(&self, identity: &Identity) -> bool {
+        self.epoch == identity.epoch && self.nonce == identity.nonce
     }
 
     /// How long ago it was written: on boot time in the same boot, by the wall clock across boots. A beat

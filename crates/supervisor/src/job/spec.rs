@@ -22,6 +22,9 @@ pub struct Spec {
     pub tenure: u32,
     /// The boot in which this attempt may start.
     pub boot_id: String,
+    /// On the boot time of that boot: after that its owner may have lost it, and nothing may start it any more.
+    #[serde(default)]
+    pub start_before_ms: Option<u64>,
     /// Program and arguments; never a shell line. A bare name is looked up in the `PATH` of `env`.
     pub command: Vec<String>,
     /// The whole environment; nothing is inherited.
@@ -82,6 +85,7 @@ impl Spec {
             nonce: new_nonce()?,
             tenure: 0,
             boot_id: clock::boot_id()?,
+            start_before_ms: None,
             command,
             env: BTreeMap::new(),
             cwd: None,
@@ -122,6 +126,11 @@ impl Spec {
 
     pub fn identity(&self) -> Identity {
         Identity { epoch: self.epoch, nonce: self.nonce.clone() }
+    }
+
+    /// Whether it is too late to start it.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.start_before_ms.is_some_and(|before| clock::boot_ms() >= before)
     }
 
     fn check(&self) -> Result<(), &'static str> {

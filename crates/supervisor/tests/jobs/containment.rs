@@ -51,7 +51,7 @@ fn what_a_command_leaves_behind_ends_with_it() {
 fn stopping_reaches_everybody_and_what_will_not_go_is_killed() {
     for containment in [Containment::Auto, Containment::Tree] {
         let job = family(containment);
-        job.client().stop(Some(std::time::Duration::from_millis(300))).unwrap();
+        job.client().stop(StopReason::Cancelled, Some(std::time::Duration::from_millis(300))).unwrap();
         let record = job.exited();
         assert!(record.exit_signal.is_some() || record.exit_code.is_some());
         eventually("an empty house", || job.processes().is_empty().then_some(()));
@@ -65,7 +65,7 @@ fn a_daemon_in_its_own_session_is_asked_before_it_is_killed() {
             trap 'while [ ! -s asked ]; do sleep 0.02; done; exit 5' TERM; while :; do sleep 0.05; done";
         let job = Job::with(&["/bin/sh", "-c", script], |spec| spec.containment = containment).start();
         job.await_file("up");
-        job.client().stop(Some(LONG)).unwrap();
+        job.client().stop(StopReason::Cancelled, Some(LONG)).unwrap();
         assert_eq!(job.exited().exit_code, Some(5));
         assert_eq!(job.await_file("asked"), "asked\n");
     }
@@ -87,7 +87,7 @@ fn a_cgroup_is_used_where_there_is_one_and_goes_with_the_job() {
     };
     if hello.contained_by == ContainedBy::Cgroup {
         assert_eq!(cgroups(), 1);
-        job.client().stop(None).unwrap();
+        job.client().stop(StopReason::Cancelled, None).unwrap();
         job.exited();
         job.client().ack().unwrap();
         job.await_no_shim();
@@ -117,7 +117,7 @@ fn a_storm_of_forks_is_ended() {
     for containment in [Containment::Auto, Containment::Tree] {
         let job = Job::with(&["/bin/sh", "-c", STORM], |spec| spec.containment = containment).start();
         job.await_file("up");
-        job.client().stop(Some(std::time::Duration::from_millis(100))).unwrap();
+        job.client().stop(StopReason::Cancelled, Some(std::time::Duration::from_millis(100))).unwrap();
         assert_eq!(job.exited().exit_signal, Some(9), "{containment:?}");
         eventually("calm", || (job.hello().state == everbeat_supervisor::job::protocol::State::Exited).then_some(()));
         assert_eq!(job.processes(), [0; 0], "{containment:?}");

@@ -19,7 +19,7 @@ fn a_deadline_stops_the_job_and_says_so() {
 #[test]
 fn a_cancel_left_in_the_folder_is_obeyed_before_and_after_the_start() {
     let job = Job::shell("echo ran > ran");
-    CancelRecord::leave(&job.folder, &job.identity(), 0, 1000).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 0, StopReason::Cancelled, 1000).unwrap();
     let job = job.start();
     let record = job.exited();
     assert!(record.start_error.is_some() && record.stopped == Some(Stopped::Cancelled), "{record:?}");
@@ -28,11 +28,11 @@ fn a_cancel_left_in_the_folder_is_obeyed_before_and_after_the_start() {
     let job = Job::new(&["sleep", "1000"]).start();
     job.hello();
     let other = Identity { epoch: 9, ..job.identity() };
-    CancelRecord::leave(&job.folder, &other, 0, 0).unwrap();
+    CancelRecord::leave(&job.folder, &other, 0, StopReason::Cancelled, 0).unwrap();
     let seq = job.hello().seq;
     eventually("two more beats", || (job.hello().seq >= seq + 2).then_some(()));
     assert_eq!(job.hello().state, State::Running, "another attempt's cancel means nothing");
-    CancelRecord::leave(&job.folder, &job.identity(), 0, 1000).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 0, StopReason::Cancelled, 1000).unwrap();
     assert_eq!(job.exited().stopped, Some(Stopped::Cancelled));
 }
 
@@ -62,7 +62,7 @@ fn only_the_attempt_that_is_meant_obeys() {
     ];
     for identity in wrong {
         let mut client = Client::connect(&job.folder, &identity, 0, LONG).unwrap();
-        for refused in [client.hello(), client.stop(None), client.signal("KILL"), client.ack()] {
+        for refused in [client.hello(), client.stop(StopReason::Cancelled, None), client.signal("KILL"), client.ack()] {
             assert!(matches!(refused, Err(Error::Refused(Refusal::Fenced, _))), "{refused:?}");
         }
         assert!(matches!(
@@ -187,7 +187,7 @@ fn a_long_grace_does_not_outlast_the_deadline() {
     })
     .start();
     job.await_file("up");
-    job.client().stop(Some(Duration::from_secs(100_000))).unwrap();
+    job.client().stop(StopReason::Cancelled, Some(Duration::from_secs(100_000))).unwrap();
     let record = job.exited();
     assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Requested)));
 }

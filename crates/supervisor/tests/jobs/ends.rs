@@ -90,7 +90,7 @@ fn a_second_shim_cannot_start_the_job_again() {
     }
     eventually("the others' end", || (job.shims().len() == 1).then_some(()));
     assert!(matches!(job.examine(), Finding::Live(_)));
-    job.client().stop(None).unwrap();
+    job.client().stop(StopReason::Cancelled, None).unwrap();
     assert_eq!(job.exited().stopped, Some(Stopped::Requested));
     job.client().ack().unwrap();
     job.await_no_shim();

@@ -1,5 +1,6 @@
 //! One job in a folder of its own, gone without a trace when the test ends.
 
+pub(crate) use everbeat_supervisor::job::StopReason;
 use everbeat_supervisor::job::{
     Client, ExitRecord, Fenced, Finding, Identity, JobFolder, Spec, examine, fence, kill, protocol::Hello, shim,
 };
@@ -124,8 +125,7 @@ impl Job {
 
     /// The living processes that carry this job's id.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        let mark = format!("EVERBEAT_JOB_ID={}", self.spec.job_id);
-        all_processes().filter(|pid| has(*pid, "environ", &mark)).collect()
+        marked(&format!("EVERBEAT_JOB_ID={}", self.spec.job_id))
     }
 
     pub(crate) fn shims(&self) -> Vec<i32> {
@@ -157,7 +157,7 @@ impl Drop for Job {
         }
         let identity = self.spec.identity();
         if let Ok(mut client) = Client::connect(&self.folder, &identity, u32::MAX, Duration::from_secs(2)) {
-            let _already_ended = client.stop(Some(Duration::ZERO));
+            let _already_ended = client.stop(StopReason::Cancelled, Some(Duration::ZERO));
         }
         let gone = kill(&self.folder, &identity).and_then(|()| fence(&self.folder, &identity));
         if !std::thread::panicking() {
@@ -169,6 +169,11 @@ impl Drop for Job {
 
 fn shim_program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_everbeat-shim"))
+}
+
+/// The living processes with this line in their environment.
+pub(crate) fn marked(line: &str) -> Vec<i32> {
+    all_processes().filter(|pid| has(*pid, "environ", line)).collect()
 }
 
 fn all_processes() -> impl Iterator<Item = i32> {

@@ -19,7 +19,7 @@ fn what_comes_into_a_folder_or_goes_from_it_is_hinted_at_until_it_is_drained() {
         watch.drain();
         assert!(!hinted(&watch, Duration::ZERO), "all of it is drained");
     };
-    check(&|| CancelRecord::leave(&job.folder, &job.identity(), 0, 0).unwrap());
+    check(&|| CancelRecord::leave(&job.folder, &job.identity(), 0, StopReason::Cancelled, 0).unwrap());
     check(&|| std::fs::remove_file(job.folder.path().join("cancel.json")).unwrap());
     check(&|| std::fs::create_dir(job.folder.path().join("folder")).unwrap());
     check(&|| (0..1_000).for_each(|n| drop(std::fs::File::create(job.folder.path().join(n.to_string())).unwrap())));

@@ -68,7 +68,7 @@ fn a_long_grace_does_not_outlast_isolation() {
     })
     .start();
     job.await_file("up");
-    job.client().stop(Some(Duration::from_secs(100_000))).unwrap();
+    job.client().stop(StopReason::Cancelled, Some(Duration::from_secs(100_000))).unwrap();
     let record = job.recorded();
     assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Requested)));
 }

@@ -1,18 +1,22 @@
 //! Detached jobs with real processes: shims are started, killed, hung and examined.
 
 mod harness;
+mod host;
 
 mod cleaning;
 mod containment;
 mod control;
 mod crashes;
+mod destruction;
 mod ends;
 mod failures;
 mod hints;
 mod isolation;
 mod logs;
+mod missing;
 mod overview;
 mod scale;
 mod sentinels;
 mod starting;
+mod stopping;
 mod tenure;

@@ -72,7 +72,8 @@ fn a_thousand_living_jobs_are_examined_in_a_moment() {
         println!("1,000 living jobs examined in {:?}", began.elapsed());
     }
     // Quickly: the harness would look through all processes for each of them.
-    jobs.iter().for_each(|job| drop(job.client().stop(Some(std::time::Duration::ZERO)).unwrap()));
+    jobs.iter()
+        .for_each(|job| drop(job.client().stop(StopReason::Cancelled, Some(std::time::Duration::ZERO)).unwrap()));
     jobs.iter().for_each(|job| drop(job.exited()));
     jobs.iter().for_each(|job| drop(job.client().ack().unwrap()));
 }

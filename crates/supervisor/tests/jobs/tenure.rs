@@ -15,9 +15,13 @@ fn adopted(script: &str) -> Job {
 
 fn assert_fenced(job: &Job, tenure: u32) {
     let mut client = job.client_of(tenure);
-    for refused in
-        [client.hello(), client.stop(None), client.signal("KILL"), client.ack(), client.beat(None, Some(json!(1)))]
-    {
+    for refused in [
+        client.hello(),
+        client.stop(StopReason::Cancelled, None),
+        client.signal("KILL"),
+        client.ack(),
+        client.beat(None, Some(json!(1))),
+    ] {
         let Err(Error::Refused(Refusal::Fenced, detail)) = refused else { panic!("{refused:?}") };
         assert!(detail.contains(&format!("tenure {tenure} ")) && detail.contains("tenure 5 "), "{detail}");
     }
@@ -58,7 +62,7 @@ fn a_request_from_before_the_first_owner_is_refused_at_once() {
 fn another_attempt_is_fenced_whatever_its_tenure_and_raises_none() {
     let job = adopted("sleep 1000");
     let other = Identity { nonce: "0".repeat(32), ..job.identity() };
-    let refused = Client::connect(&job.folder, &other, 9, LONG).unwrap().stop(None);
+    let refused = Client::connect(&job.folder, &other, 9, LONG).unwrap().stop(StopReason::Cancelled, None);
     assert!(matches!(refused, Err(Error::Refused(Refusal::Fenced, _))), "{refused:?}");
     assert!(matches!(examine(&job.folder, &other, 9), Finding::Unknown(_)));
     assert_eq!(job.hello().tenure, 5);
@@ -67,14 +71,14 @@ fn another_attempt_is_fenced_whatever_its_tenure_and_raises_none() {
 #[test]
 fn a_former_owners_cancel_is_not_obeyed_before_or_after_the_start() {
     let job = Job::with(&["sleep", "1000"], |spec| spec.tenure = 5);
-    CancelRecord::leave(&job.folder, &job.identity(), 4, 0).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 4, StopReason::Cancelled, 0).unwrap();
     let job = job.start();
     let seq = job.hello().seq;
     eventually("two more beats", || (job.hello().seq >= seq + 2).then_some(()));
     assert_eq!(job.hello().state, State::Running);
 
-    CancelRecord::leave(&job.folder, &job.identity(), 5, 1000).unwrap();
-    let late = CancelRecord::leave(&job.folder, &job.identity(), 4, 1000).unwrap_err();
+    CancelRecord::leave(&job.folder, &job.identity(), 5, StopReason::Cancelled, 1000).unwrap();
+    let late = CancelRecord::leave(&job.folder, &job.identity(), 4, StopReason::Cancelled, 1000).unwrap_err();
     assert!(late.to_string().contains("tenure 5 after 4"), "{late}");
     assert_eq!(job.exited().stopped, Some(Stopped::Cancelled));
 }
@@ -83,7 +87,7 @@ fn a_former_owners_cancel_is_not_obeyed_before_or_after_the_start() {
 fn a_later_owners_cancel_fences_the_present_one() {
     let job = Job::shell("trap '' TERM; echo up > up; while :; do sleep 0.02; done").start();
     job.await_file("up");
-    CancelRecord::leave(&job.folder, &job.identity(), 1, 600_000).unwrap();
+    CancelRecord::leave(&job.folder, &job.identity(), 1, StopReason::Cancelled, 600_000).unwrap();
     eventually("a fence", || matches!(job.examine(), Finding::Fenced).then_some(()));
     assert_eq!(job.client_of(1).hello().unwrap().state, State::Stopping);
 }

@@ -13,7 +13,7 @@ use crate::job::clock;
 use crate::job::folder::{JobFolder, Problem};
 use crate::job::kernel_lock;
 use crate::job::logs::Stream;
-use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
+use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started};
 use crate::job::spec::{Containment, Spec};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -61,6 +61,9 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
     if spec.boot_id != clock::boot_id()? {
         return Err(refused("its spec is of another boot"));
     }
+    if spec.is_expired() {
+        return Err(refused("it is too late, its owner may have lost it"));
+    }
     let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
     if fence.is_some_and(|fence| fence.forbids(&identity)) {
         return Err(refused("it is fenced"));
@@ -76,8 +79,8 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
 fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     let (folder, spec) = (&shim.folder, &shim.spec);
     let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(unclear)?;
-    if cancel.is_some_and(|cancel| cancel.tenure >= spec.tenure) {
-        return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(Stopped::Cancelled) });
+    if let Some(cancel) = cancel.filter(|cancel| cancel.tenure >= spec.tenure) {
+        return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(cancel.why.left()) });
     }
     let door = shim.cgroup.as_ref().map(Cgroup::door).transpose()?;
     let started = Started {

@@ -4,7 +4,6 @@ use super::{Phase, Shim};
 use crate::job::clock;
 use crate::job::processes;
 use crate::job::protocol::{ContainedBy, Hello, MOST_PROGRESS_BYTES, Order, Refusal, Reply, Request, State};
-use crate::job::records::Stopped;
 use crate::job::sentinel::Status;
 use serde_json::Value;
 
@@ -51,8 +50,8 @@ impl Shim {
     fn perform(&mut self, client: u64, request: Request) -> Result<(), (Refusal, &'static str)> {
         match request.order {
             Order::Hello => {}
-            Order::Stop { grace_ms } => {
-                self.stop(Stopped::Requested, grace_ms.unwrap_or(self.spec.stop_grace_ms));
+            Order::Stop { grace_ms, why } => {
+                self.stop(why.told(), grace_ms.unwrap_or(self.spec.stop_grace_ms));
             }
             Order::Signal { name } => {
                 let signal = processes::signal_by_name(&name).ok_or((Refusal::Malformed, "no such signal"))?;

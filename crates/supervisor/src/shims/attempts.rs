@@ -1,0 +1,169 @@
+//! Starting attempts and ending them.
+
+use super::{Host, exit, identity, kill_point, millis, of_identity, unclear};
+use crate::job::client::Error as ClientError;
+use crate::job::protocol::Refusal;
+use crate::job::{self, CancelRecord, Identity, JobFolder, Problem, Spec};
+use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StopReason};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// So long an ended shim may take to leave once it is acknowledged.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// So long an ended shim waits to be acknowledged; its record outlives it.
+const LINGER: Duration = Duration::from_secs(600);
+/// Of an attempt that nobody can say it of any more.
+const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
+const END_LOOK: Duration = Duration::from_millis(20);
+
+impl Host {
+    pub(super) fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+        kill_point("claimed");
+        in_time(order)?;
+        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        self.end_earlier(&folder, attempt)?;
+        let mut spec = self.spec(attempt, order)?;
+        spec.stdout_from = job::logs::read_from(&folder, job::logs::Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
+        if let Some(input) = &order.input {
+            spec.stdin = Some(folder.write_input(input.as_str().as_bytes())?);
+        }
+        // What came before may have taken long, or this process may have been frozen: somebody else may own it by now.
+        in_time(order)?;
+        spec.write(&folder)?;
+        kill_point("spec-written");
+        in_time(order)?;
+        job::shim::spawn(&self.exe, &self.args, &folder)?;
+        kill_point("spawned");
+        Ok(())
+    }
+
+    fn spec(&self, attempt: &JobAttempt, order: &Order) -> io::Result<Spec> {
+        let Identity { epoch, nonce } = identity(attempt);
+        let command = &order.command;
+        let mut env = self.env.clone();
+        env.extend(command.env.clone());
+        Ok(Spec {
+            nonce,
+            tenure: attempt.tenure,
+            start_before_ms: Some(millis(order.start_before.0)),
+            env,
+            cwd: command.cwd.as_ref().map(PathBuf::from),
+            session_id: command.session_id.clone(),
+            agent_engine: command.agent_engine.clone(),
+            interval_ms: millis(order.heartbeat_interval),
+            stop_grace_ms: millis(order.stop_grace),
+            deadline_ms: order.deadline.map(millis),
+            isolated_after_ms: order.isolated_after.map(millis),
+            log_limit_bytes: order.log_limit,
+            linger_ms: millis(LINGER),
+            ..Spec::new(&attempt.job.to_string(), epoch, command.command.clone())?
+        })
+    }
+
+    /// Whatever an earlier attempt left must be over before this one's spec takes the place of its own. A
+    /// later one's, or this one's, forbids the start.
+    fn end_earlier(&self, folder: &JobFolder, attempt: &JobAttempt) -> io::Result<()> {
+        let mine = identity(attempt);
+        let Some((earlier, grace)) = in_the_way(folder).map_err(unclear)? else { return Ok(()) };
+        if earlier == mine || earlier.epoch > mine.epoch {
+            return Err(io::Error::other("its place is taken by the same or a later attempt"));
+        }
+        let Some(left) = of_identity(folder.job_id(), &earlier) else {
+            return Err(io::Error::other("what an earlier attempt left cannot be understood"));
+        };
+        self.end(folder, &left, grace)
+    }
+
+    /// Ends an attempt that no lease stands for, and waits until its shim has let go.
+    fn end(&self, folder: &JobFolder, left: &JobAttempt, grace: Duration) -> io::Result<()> {
+        let identity = identity(left);
+        let looks = (grace + LEAVE_WITHIN).as_millis() as u64 / END_LOOK.as_millis() as u64;
+        for look in 0..=looks {
+            match job::examine(folder, &identity, LAST_WORD) {
+                job::Finding::Live(_) => drop(self.stop(left, StopReason::Fenced, grace)),
+                job::Finding::Hung => break,
+                job::Finding::Exited(_) if look < looks => {
+                    drop(self.client(left).and_then(|mut client| client.ack()));
+                    if job::lock_and_exit(folder).0 != job::Lock::Held {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+            job::pause(millis(END_LOOK));
+        }
+        if job::lock_and_exit(folder).0 == job::Lock::Held {
+            job::kill(folder, &identity)?;
+        }
+        match job::fence(folder, &identity)? {
+            job::Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn stop(&self, attempt: &JobAttempt, why: StopReason, grace: Duration) -> io::Result<()> {
+        let why = match why {
+            StopReason::Cancelled => job::StopReason::Cancelled,
+            StopReason::Stalled => job::StopReason::Stalled,
+            StopReason::Fenced => job::StopReason::Fenced,
+        };
+        match self.client(attempt).and_then(|mut client| client.stop(why, Some(grace))) {
+            // Over already: its end says so.
+            Ok(_) | Err(ClientError::Refused(Refusal::Untimely, _)) => Ok(()),
+            Err(error @ ClientError::Refused(..)) => Err(io::Error::other(error)),
+            Err(_) => {
+                CancelRecord::leave(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, why, millis(grace))
+            }
+        }
+    }
+
+    pub(super) fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+        // Also where there is nothing yet: whoever was about to start it must find that it may not.
+        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        let mine = identity(attempt);
+        if let Ok(Some((other, grace))) = in_the_way(&folder)
+            && other != mine
+            && other.epoch <= mine.epoch
+            && let Some(left) = of_identity(folder.job_id(), &other)
+        {
+            self.end(&folder, &left, grace)?;
+        }
+        Ok(match job::fence(&folder, &mine)? {
+            job::Fenced::Lost => Fenced::Lost,
+            job::Fenced::NeverStarted => Fenced::NeverStarted,
+            job::Fenced::Exited(record) => Fenced::Exited(exit(&record)),
+            job::Fenced::StillHeld => Fenced::StillHeld,
+        })
+    }
+
+    pub(super) fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        let mine = identity(attempt);
+        // Nobody may ask an earlier attempt in words that cannot be read.
+        if let Ok(Some(other)) = job::holder(&folder)
+            && other != mine
+            && other.epoch <= mine.epoch
+        {
+            job::destroy(&folder, &other)?;
+        }
+        job::destroy(&folder, &mine)
+    }
+}
+
+/// The attempt that must be over before another begins, and its grace: whose spec stands there or, where somebody took
+/// that away, who holds the lock.
+fn in_the_way(folder: &JobFolder) -> Result<Option<(Identity, Duration)>, Problem> {
+    match Spec::read(folder) {
+        Ok(spec) => Ok(Some((spec.identity(), Duration::from_millis(spec.stop_grace_ms)))),
+        Err(Problem::Missing(_)) => Ok(job::holder(folder)?.map(|holder| (holder, UNKNOWN_GRACE))),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn in_time(order: &Order) -> io::Result<()> {
+    match job::boot_ms() < millis(order.start_before.0) {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::TimedOut, "it is too late to start it: its owner may have lost it")),
+    }
+}

@@ -5,7 +5,7 @@ mod support;
 
 use everbeat_model::run::COMMAND;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Json, RunState, Settled, StoreTime, Verdict, VerdictId};
+use everbeat_model::{Json, Next, ReplicaId, RunId, RunState, Settled, Settlement, StoreTime, Verdict, VerdictId};
 use everbeat_store::{Error, Events, Held, Queues, Replicas, Runs, Wakes, Which};
 use everbeat_store_sql::Postgres;
 use std::sync::Arc;
@@ -206,6 +206,73 @@ async fn a_run_that_is_returned_while_it_is_placed_stands_where_it_was_placed() 
     assert_eq!(store.run(run).await.expect("read").expect("there").attempt, 1, "it is found in its lane");
     assert!(store.claim(steps::claim_in(replica, COMMAND, 1)).await.expect("claim").is_empty());
     assert_eq!(store.claim(steps::claim_in(replica, "command@here", 1)).await.expect("claim").len(), 1);
+}
+
+/// A run that is ready and one that waits for its time, both on a host that is gone, and a replica.
+async fn bound(store: &Postgres) -> (ReplicaId, [RunId; 2]) {
+    let (replica, claimed) = steps::detached(store, 2).await;
+    for (held, next) in claimed.iter().zip([Next::Ready, Next::After(Duration::ZERO)]) {
+        assert_eq!(store.place(held.lease.shown(), Some("gone".to_string())).await, Ok(true));
+        let returned = Settlement { next, ..steps::rescue(held) };
+        assert_eq!(store.settle(vec![returned]).await, Ok(vec![Settled::Done]));
+    }
+    (replica, [claimed[0].lease.run_id, claimed[1].lease.run_id])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_unbound_is_passed_over_and_found_afterwards() {
+    let database = Database::create().await;
+    let (store, other, session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (replica, [ready, waiting]) = bound(&store).await;
+    hold(&session, "run", "true").await;
+    let meanwhile = async {
+        until_blocked(&looker, 1).await;
+        for lane in [COMMAND, "command@gone"] {
+            assert!(other.claim(steps::claim_in(replica, lane, 9)).await.expect("claim").is_empty());
+        }
+        assert_eq!(other.promote(9).await.expect("promote").moved, 0);
+        assert_eq!(other.unbind("gone".to_string(), 9).await, Ok(0), "another server does it");
+        other.cancel(ready).await
+    };
+    let release = async {
+        until_blocked(&looker, 2).await;
+        let_go(&session).await;
+    };
+    let (unbound, cancelled, ()) = tokio::join!(store.unbind("gone".to_string(), 9), meanwhile, release);
+    assert_eq!((unbound, cancelled), (Ok(2), Ok(everbeat_store::Cancelled::Ended)));
+    assert_eq!(store.promote(9).await.expect("promote").moved, 1);
+    let claimed = store.claim(steps::claim_in(replica, COMMAND, 9)).await.expect("claim");
+    assert_eq!(claimed.iter().map(|claimed| claimed.lease.run_id).collect::<Vec<_>>(), [waiting]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promotion_that_began_before_a_run_was_unbound_goes_by_where_it_belongs_now() {
+    let database = Database::create().await;
+    let (store, other, session) = (open(&database).await, open(&database).await, database.session().await);
+    let looker = database.session().await;
+    let (replica, [_, waiting]) = bound(&store).await;
+    // Whoever promotes has its snapshot, but no row yet, when it waits here.
+    let pause = "alter table scheduled rename to of_later;
+         create function pause(run uuid) returns boolean language plpgsql volatile as $$ begin
+           if current_setting('application_name') like '% claim' then
+             perform pg_advisory_xact_lock_shared(1, 8);
+           end if;
+           return true;
+         end $$;
+         create view scheduled as select * from of_later where pause(run_id);
+         select pg_advisory_lock(1, 8)";
+    session.batch_execute(pause).await.expect("a view");
+    let unbinding = async {
+        until_blocked(&looker, 1).await;
+        let unbound = other.unbind("gone".to_string(), 9).await;
+        session.batch_execute("select pg_advisory_unlock(1, 8)").await.expect("unlock");
+        unbound
+    };
+    let (promoted, unbound) = tokio::join!(store.promote(9), unbinding);
+    assert_eq!((promoted.expect("promote").moved, unbound), (1, Ok(2)));
+    assert_eq!(store.run(waiting).await.expect("read").expect("there").attempt, 1, "it is found in its lane");
+    assert_eq!(store.claim(steps::claim_in(replica, COMMAND, 9)).await.expect("claim").len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

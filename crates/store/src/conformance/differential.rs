@@ -104,9 +104,11 @@ fn count(tally: &mut Tally, op: &Op, answer: &str) {
     *tally.entry("buried").or_default() += usize::from(matches!(op, Op::Bury(..)) && answer == "Ok(true)");
     *tally.entry("finished").or_default() += usize::from(matches!(op, Op::Finished(_)) && answer != "Ok([])");
     *tally.entry("placed").or_default() += usize::from(matches!(op, Op::Place(..)) && answer == "Ok(true)");
+    *tally.entry("unbound").or_default() += usize::from(matches!(op, Op::Unbind(..)) && answer != "Ok(0)");
     *tally.entry("adopted").or_default() += usize::from(matches!(op, Op::Adopt(..)) && !answer.is_empty());
     *tally.entry("detached").or_default() += usize::from(matches!(op, Op::Detached(..)) && !answer.is_empty());
     *tally.entry("promoted").or_default() += usize::from(matches!(op, Op::Promote) && !answer.starts_with("0 "));
+    *tally.entry("forgotten alone").or_default() += usize::from(matches!(op, Op::Forget(_)) && answer == "Ok(true)");
     *tally.entry("forgotten").or_default() += usize::from(matches!(op, Op::ForgetRuns(_)) && answer != "Ok(0)");
 }
 

@@ -39,6 +39,7 @@ mod sweeps;
 mod tasks;
 mod text;
 mod ticks;
+mod unbind;
 mod verdicts;
 mod versions;
 mod wakes;
@@ -217,6 +218,16 @@ macro_rules! conformance {
                 a_place_under_a_wrong_token_or_owner_changes_nothing
                 a_place_stays_with_the_run_when_its_lease_is_adopted_and_returned
                 a_changed_input_ends_a_placed_run_that_is_ready
+                a_placed_run_for_later_stands_in_its_lane_when_its_time_comes
+            }
+            unbind {
+                what_waits_for_a_host_begins_anywhere_once_it_is_unbound
+                only_what_waits_for_the_very_host_is_unbound
+                hosts_are_named_once_and_in_order
+                an_unbinding_takes_no_more_than_its_limit_and_the_oldest_first
+                an_unbound_run_of_a_node_is_found_where_it_stands
+                unbinding_promoting_and_claiming_at_once_strands_no_run
+                unbinding_cancelling_and_reopening_at_once_strands_no_run
             }
             queues {
                 a_queue_counts_what_stands_in_it
@@ -254,6 +265,8 @@ macro_rules! conformance {
             retention {
                 retention_forgets_only_what_finished_long_ago
                 a_forgotten_run_leaves_nothing_behind
+                one_finished_run_is_forgotten_with_all_of_it
+                an_unfinished_unknown_or_awaited_run_is_not_forgotten
                 retention_takes_no_more_than_its_limit
                 retention_forgets_only_ended_replicas_without_leases
                 an_idempotency_key_outlives_its_run_for_a_day

@@ -1,5 +1,5 @@
 use super::build::{failure, forged, ids, retry};
-use super::fixture::Fixture;
+use super::fixture::{Fixture, MOMENT};
 use super::steps::{graph, with};
 use crate::{Cancelled, Claim, Reopened};
 use everbeat_model::lease::Shown;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const HOST: &str = "host-1";
+pub(super) const HOST: &str = "host-1";
 
 pub(super) async fn a_placed_run_is_claimed_by_its_lane_only(t: &Fixture) {
     let first = placed(t).await;
@@ -121,17 +121,33 @@ pub(super) async fn a_changed_input_ends_a_placed_run_that_is_ready(t: &Fixture)
     t.sound().await;
 }
 
+pub(super) async fn a_placed_run_for_later_stands_in_its_lane_when_its_time_comes(t: &Fixture) {
+    let replica = t.replica().await;
+    let now = t.look(t.accept(t.draft()).await).await.created_at;
+    let draft = || t.draft().task(COMMAND).host(HOST).at(now.plus(MOMENT * 5));
+    for draft in [draft(), draft().key("k")] {
+        let id = t.accept(draft).await;
+        t.advance(MOMENT * 6).await;
+        t.promote(10).await.expect("promote");
+        assert_eq!(only_there(t, replica).await.lease.run_id, id);
+    }
+}
+
 impl Fixture {
     pub(super) async fn take_lanes(&self, replica: ReplicaId, lanes: &[&str], limit: usize) -> Vec<Claimed> {
         let tasks = lanes.iter().map(|lane| (lane.to_string(), limit)).collect();
         self.claim(Claim { replica, limit, tasks, queues: BTreeMap::new() }).await.expect("claim")
+    }
+
+    pub(super) async fn begun_on(&self, host: &str, claimed: &Claimed) {
+        assert!(self.place(claimed.lease.shown(), Some(host.to_string())).await.expect("place"));
     }
 }
 
 /// A detached run that has begun on the host.
 async fn placed(t: &Fixture) -> Claimed {
     let claimed = t.detached(1).await.remove(0);
-    assert!(t.place(claimed.lease.shown(), Some(HOST.to_string())).await.expect("place"));
+    t.begun_on(HOST, &claimed).await;
     claimed
 }
 

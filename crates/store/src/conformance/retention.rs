@@ -1,7 +1,9 @@
 use super::build::{Draft, failure, retry, sign, success};
 use super::fixture::{Fixture, HOUR, MOMENT};
+use super::steps::graph;
 use crate::{Enqueue, Enqueued, Idempotency, Reopened, RunFilter};
 use everbeat_model::{Next, RunId};
+use serde_json::json;
 use std::time::Duration;
 
 pub(super) async fn retention_forgets_only_what_finished_long_ago(t: &Fixture) {
@@ -41,6 +43,54 @@ pub(super) async fn a_forgotten_run_leaves_nothing_behind(t: &Fixture) {
     assert_eq!(t.attempts(kept.lease.run_id).await.expect("attempts").len(), 1, "others keep their history");
     assert_eq!(t.audit().await.expect("audit").checked["attempts"], 1);
     t.accept(t.draft().key("k")).await;
+}
+
+pub(super) async fn one_finished_run_is_forgotten_with_all_of_it(t: &Fixture) {
+    let id = t.accept(t.draft().key("k")).await;
+    let first = t.running_again(id).await;
+    t.sign(vec![sign(&first, Some("1"), Some("2"))]).await.expect("sign");
+    t.end(retry(&first, Next::Ready)).await;
+    let second = t.take_one(first.lease.replica_id).await;
+    t.end(failure(&second)).await;
+    let other = t.running().await;
+    t.end(retry(&other, Next::Ready)).await;
+    t.end(success(&t.take_one(first.lease.replica_id).await)).await;
+    assert!(t.forget(id).await.expect("forget"));
+    assert_eq!(t.run(id).await.expect("run"), None);
+    assert_eq!(t.attempts(id).await.expect("attempts"), []);
+    let leases = vec![(id, first.lease.token), (id, second.lease.token)];
+    assert_eq!(t.was_settled(leases).await.expect("was settled"), [false, false]);
+    assert_eq!(list(t).await, [other.lease.run_id], "others stay, also finished ones");
+    assert_eq!(t.attempts(other.lease.run_id).await.expect("attempts").len(), 2);
+    // The same id again begins with nothing.
+    let anew = Draft::plain(id).key("k");
+    assert_eq!(t.submit(anew).await, Enqueued::Created(id));
+    let run = t.look(id).await;
+    assert_eq!((run.attempt, run.progress, run.checkpoint), (0, None, None));
+    assert_eq!(t.audit().await.expect("audit").violations, []);
+}
+
+pub(super) async fn an_unfinished_unknown_or_awaited_run_is_not_forgotten(t: &Fixture) {
+    let replica = t.replica().await;
+    let ids = t.accept_many(3).await;
+    let claimed = t.take(replica, 2).await;
+    t.end(retry(&claimed[0], Next::After(HOUR))).await;
+    for id in ids.into_iter().chain([t.draft().id]) {
+        let before = t.run(id).await.expect("run");
+        assert!(!t.forget(id).await.expect("forget"), "{before:?}");
+        assert_eq!(t.run(id).await.expect("run"), before);
+    }
+    let node = json!({ "name": "made", "kind": "compute", "task": "work", "gate": ["a"] });
+    let execution = t.begin_new(&graph("made", json!(["a", node])), json!({"a": 1})).await;
+    let awaited = t.lease_of(execution, "made").await;
+    t.end(success(&awaited)).await;
+    let id = awaited.lease.run_id;
+    assert!(!t.forget(id).await.expect("forget"), "its execution has not taken note of it");
+    t.catch_up().await;
+    assert_eq!(t.content(execution, "made").await, Some(json!("done")));
+    assert!(t.forget(id).await.expect("forget"));
+    assert!(!t.forget(id).await.expect("forget"), "it is forgotten");
+    t.sound().await;
 }
 
 pub(super) async fn retention_takes_no_more_than_its_limit(t: &Fixture) {

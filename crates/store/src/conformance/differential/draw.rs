@@ -85,6 +85,7 @@ impl World {
             (8, |w| w.reopen()),
             (4, |w| w.place()),
             (4, |w| w.succession()),
+            (4, |w| Op::Unbind(w.rng.pick(&HOSTS), w.rng.pick(&[0, 1, 1, 2, 100]))),
             (2, |w| Op::Adopt(w.replica(), w.rng.below(3))),
             (5, |_| Op::Promote),
             (4, |w| w.join()),
@@ -103,6 +104,7 @@ impl World {
             (1, |w| Op::Announce((0..w.rng.below(4)).map(|_| w.news()).collect())),
             (2, |w| Op::Events { back: w.rng.below(60), limit: w.rng.below(12) }),
             (1, |w| Op::SweepDue(w.rng.pick(&["lost", "clean"]), w.rng.pick(&[Duration::ZERO, NEVER]))),
+            (1, |w| w.forget()),
             (1, |w| Op::ForgetRuns(w.age())),
             (1, |w| Op::ForgetReplicas(w.age())),
             (1, |w| Op::ForgetVerdicts(w.age())),
@@ -326,6 +328,11 @@ impl World {
         let run = finished.unwrap_or_else(|| self.run());
         let last = self.last_lease(run).map_or(0, |claimed| claimed.lease.attempt);
         Op::Reopen(run, if self.rng.percent(85) { last } else { self.rng.small(3) })
+    }
+
+    fn forget(&mut self) -> Op {
+        let finished = if self.rng.percent(70) { self.one_of(|w| &w.finished) } else { None };
+        Op::Forget(finished.unwrap_or_else(|| self.run()))
     }
 
     fn join(&mut self) -> Op {

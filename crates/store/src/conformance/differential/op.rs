@@ -19,6 +19,7 @@ pub(super) enum Op {
     Cancel(RunId),
     Reopen(RunId, u32),
     Place(Proof, Option<String>),
+    Unbind(&'static str, usize),
     Adopt(ReplicaId, usize),
     Promote,
     Join(NewReplica),
@@ -40,6 +41,7 @@ pub(super) enum Op {
         limit: usize,
     },
     SweepDue(&'static str, Duration),
+    Forget(RunId),
     ForgetRuns(Duration),
     ForgetReplicas(Duration),
     ForgetVerdicts(Duration),
@@ -74,7 +76,7 @@ impl Op {
         match self {
             Op::Settle(moves) => moves.iter().map(|settle| settle.proof.run).collect(),
             Op::Sign(signals) => signals.iter().map(|signal| signal.proof.run).collect(),
-            Op::Cancel(run) | Op::Reopen(run, _) => vec![*run],
+            Op::Cancel(run) | Op::Reopen(run, _) | Op::Forget(run) => vec![*run],
             _ => Vec::new(),
         }
     }

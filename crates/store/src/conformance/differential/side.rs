@@ -86,6 +86,7 @@ impl Side {
             Op::Cancel(run) => say(store.cancel(run).await),
             Op::Reopen(run, attempt) => say(store.reopen(run, attempt).await),
             Op::Place(proof, host) => say(store.place(shown(&view.tokens, &proof), host).await),
+            Op::Unbind(host, limit) => say(store.unbind(host.to_string(), limit).await),
             Op::Adopt(to, limit) => {
                 let adopted = store.adopt(to, limit).await.expect("adopt");
                 // From now on they are shown under their new owner.
@@ -136,6 +137,7 @@ impl Side {
                 format!("gap: {}\n{}", page.gap, view.events(page.events))
             }
             Op::SweepDue(name, every) => say(store.sweep_due(name, every).await),
+            Op::Forget(run) => say(store.forget(run).await),
             Op::ForgetRuns(keep) => say(store.forget_runs(keep, ALL).await),
             Op::ForgetReplicas(keep) => say(store.forget_replicas(keep).await),
             Op::ForgetVerdicts(keep) => say(store.forget_verdicts(keep, ALL).await),

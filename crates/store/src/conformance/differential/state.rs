@@ -48,6 +48,7 @@ impl Side {
             state += &format!("{name}\n");
             state += &sorted(store.held(which).await.expect("held"), |held| view.held(held));
         }
+        state += &format!("bound to {:?}\n", store.bound_hosts().await.expect("bound hosts"));
         for verdict in store.verdicts(VerdictFilter { limit: ALL, ..VerdictFilter::default() }).await.expect("verdicts")
         {
             state += &view.verdict(verdict);

@@ -212,8 +212,8 @@ impl Shims for HostShims {
         self.blocking(move |host| host.forget_archives(keep)).await?
     }
 
-    fn root(&self) -> String {
-        self.host.root.display().to_string()
+    fn root(&self) -> PathBuf {
+        self.host.root.clone()
     }
 
     fn workspace(&self, job: RunId) -> String {

@@ -7,6 +7,7 @@ use everbeat_store::{Enqueue, Enqueued, Idempotency};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A job to be accepted.
 #[derive(Clone, Debug)]
@@ -137,7 +138,15 @@ impl Engine {
             },
         };
         // First whether it may go, then the run, which cannot be opened again from there on, then its files.
-        let removed = remove(true).await?;
+        let mut looks = 0;
+        let removed = loop {
+            match remove(true).await {
+                // Its shim may be about to leave: its end is stored first, and told then.
+                Err(_) if looks < MOST_LOOKS => looks += 1,
+                removed => break removed?,
+            }
+            self.core.env.sleep(LOOK).await;
+        };
         if dry_run {
             return Ok(removed);
         }
@@ -163,6 +172,10 @@ fn resolved(path: &Path) -> PathBuf {
     }
     plain
 }
+
+/// A shim whose end is stored leaves within so many looks.
+const MOST_LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(50);
 
 fn elsewhere(id: RunId, host: &str) -> Error {
     Error::Conflict {

@@ -35,8 +35,24 @@ mod starts;
 pub struct HostShims {
     host: Arc<Host>,
     runtime: Handle,
-    /// So many wait at a time: a thousand jobs do not take a thousand threads.
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
+}
+
+/// So many wait at a time: a thousand jobs do not take a thousand threads. Each kind has places of its own, so that what
+/// is slow starves nobody.
+struct Places {
+    /// What ends processes or removes files, and may wait for an earlier attempt's whole grace.
+    deeds: Arc<Semaphore>,
+    /// What is said to a shim: it must be in time.
+    words: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
+}
+
+impl Places {
+    fn new() -> Places {
+        let places = || Arc::new(Semaphore::new(PLACES));
+        Places { deeds: places(), words: places(), looks: places() }
+    }
 }
 
 struct Host {
@@ -68,11 +84,27 @@ impl HostShims {
             own.filter(|(name, _)| INHERITED.contains(&name.as_str()) || name.starts_with("LC_")).collect();
         env.entry("PATH".to_string()).or_insert_with(|| DEFAULT_PATH.to_string());
         let host = Arc::new(Host { data_dir, root, exe, args, env });
-        Ok(HostShims { host, runtime: Handle::current(), places: Arc::new(Semaphore::new(PLACES)) })
+        Ok(HostShims { host, runtime: Handle::current(), places: Arc::new(Places::new()) })
     }
 
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
-        let place = self.places.clone().acquire_owned().await.map_err(io::Error::other)?;
+    async fn deed<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
+        self.blocking(&self.places.deeds, work).await
+    }
+
+    async fn word<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
+        self.blocking(&self.places.words, work).await
+    }
+
+    async fn look<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
+        self.blocking(&self.places.looks, work).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        work: impl FnOnce(&Host) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
         let host = self.host.clone();
         let done = self.runtime.spawn_blocking(move || {
             let _until_done = place;
@@ -85,17 +117,17 @@ impl HostShims {
 #[async_trait]
 impl Shims for HostShims {
     async fn prepare(&self, job: RunId) -> io::Result<()> {
-        self.blocking(move |host| JobFolder::create(&host.root, &job.to_string()).map(|_| ())).await?
+        self.deed(move |host| JobFolder::create(&host.root, &job.to_string()).map(|_| ())).await?
     }
 
     async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
         let (attempt, order) = (attempt.clone(), order.clone());
-        self.blocking(move |host| host.start(&attempt, &order)).await?
+        self.deed(move |host| host.start(&attempt, &order)).await?
     }
 
     async fn examine(&self, attempt: &JobAttempt) -> Finding {
         let attempt = attempt.clone();
-        let found = self.blocking(move |host| host.examine(&attempt)).await;
+        let found = self.look(move |host| host.examine(&attempt)).await;
         if matches!(found, Ok(Finding::Exited(_))) {
             kill_point("exit-seen");
         }
@@ -105,14 +137,14 @@ impl Shims for HostShims {
     async fn follow(&self, attempt: &JobAttempt) -> io::Result<Box<dyn Following>> {
         let attempt = attempt.clone();
         let subscribe = move |host: &Host| host.client(&attempt)?.subscribe();
-        let subscription = self.blocking(subscribe).await?.map_err(io::Error::other)?;
+        let subscription = self.look(subscribe).await?.map_err(io::Error::other)?;
         let _inside = self.runtime.enter();
         let over = subscription.hello.state == State::Exited;
         Ok(Box::new(Followed { subscription: watched(subscription)?, over }))
     }
 
     async fn changed(&self, job: RunId) {
-        let watch = self.blocking(move |host| host.open(job).and_then(|folder| folder.watch())).await;
+        let watch = self.look(move |host| host.open(job).and_then(|folder| folder.watch())).await;
         let watch = watch.and_then(|watch| {
             let _inside = self.runtime.enter();
             watched(watch?)
@@ -125,34 +157,34 @@ impl Shims for HostShims {
 
     async fn stop(&self, attempt: &JobAttempt, why: StopReason, grace: Duration) -> io::Result<()> {
         let attempt = attempt.clone();
-        self.blocking(move |host| host.stop(&attempt, why, grace)).await?
+        self.word(move |host| host.stop(&attempt, why, grace)).await?
     }
 
     async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()> {
         let attempt = attempt.clone();
-        let hello = move |host: &Host| host.client(&attempt)?.hello().map(|_| ());
-        self.blocking(hello).await?.map_err(io::Error::other)
+        let vouch = move |host: &Host| host.client(&attempt)?.vouch().map(|_| ());
+        self.word(vouch).await?.map_err(io::Error::other)
     }
 
     async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
         let attempt = attempt.clone();
-        self.blocking(move |host| host.fence(&attempt)).await?
+        self.deed(move |host| host.fence(&attempt)).await?
     }
 
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {
         let attempt = attempt.clone();
-        self.blocking(move |host| job::kill(&host.open(attempt.job)?, &identity(&attempt))).await?
+        self.deed(move |host| job::kill(&host.open(attempt.job)?, &identity(&attempt))).await?
     }
 
     async fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
         let attempt = attempt.clone();
-        self.blocking(move |host| host.destroy(&attempt)).await?
+        self.deed(move |host| host.destroy(&attempt)).await?
     }
 
     async fn acknowledge(&self, attempt: &JobAttempt) {
         kill_point("settled");
         let attempt = attempt.clone();
-        let told = self.blocking(move |host| host.client(&attempt)?.ack()).await;
+        let told = self.word(move |host| host.client(&attempt)?.ack()).await;
         if let Ok(Err(error)) = told {
             // It has left already, or will after a while.
             tracing::debug!(%error, "a shim was not told that its end is stored");
@@ -160,7 +192,7 @@ impl Shims for HostShims {
     }
 
     async fn held(&self) -> io::Result<Vec<JobAttempt>> {
-        let found = self.blocking(|host| job::scan(&host.root)).await??;
+        let found = self.look(|host| job::scan(&host.root)).await??;
         let held = found.into_iter().filter_map(|found| match found.state {
             FoundState::Held(Ok(identity)) => of_identity(&found.job_id, &identity),
             FoundState::Held(Err(problem)) => {
@@ -174,7 +206,7 @@ impl Shims for HostShims {
 
     async fn sentinels(&self, jobs: Vec<RunId>) -> Vec<SentinelReading> {
         let count = jobs.len();
-        let read = self.blocking(move |host| jobs.iter().map(|job| host.sentinel(*job)).collect::<Vec<_>>()).await;
+        let read = self.look(move |host| jobs.iter().map(|job| host.sentinel(*job)).collect::<Vec<_>>()).await;
         read.unwrap_or_else(|error| {
             let unread = || SentinelReading { problem: Some(error.to_string()), lock: "unknown", ..Default::default() };
             std::iter::repeat_with(unread).take(count).collect()
@@ -191,25 +223,25 @@ impl Shims for HostShims {
                 session_data: health.session_data_exists,
             }
         };
-        self.blocking(look).await.unwrap_or_default()
+        self.look(look).await.unwrap_or_default()
     }
 
     async fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk> {
-        self.blocking(move |host| host.output(job, stream, from, limit)).await?
+        self.look(move |host| host.output(job, stream, from, limit)).await?
     }
 
     async fn folders(&self) -> io::Result<Vec<RunId>> {
-        let found = self.blocking(|host| job::scan(&host.root)).await??;
+        let found = self.look(|host| job::scan(&host.root)).await??;
         let jobs = found.into_iter().filter(|found| !matches!(found.state, FoundState::Foreign(_)));
         Ok(jobs.filter_map(|found| found.job_id.parse().ok()).collect())
     }
 
     async fn remove(&self, job: RunId, archive: bool, dry_run: bool) -> io::Result<Removed> {
-        self.blocking(move |host| host.remove(job, archive, dry_run)).await?
+        self.deed(move |host| host.remove(job, archive, dry_run)).await?
     }
 
     async fn forget_archives(&self, keep: Duration) -> io::Result<usize> {
-        self.blocking(move |host| host.forget_archives(keep)).await?
+        self.deed(move |host| host.forget_archives(keep)).await?
     }
 
     fn root(&self) -> PathBuf {
@@ -222,11 +254,11 @@ impl Shims for HostShims {
 
     async fn log_start(&self, entry: &Json) -> io::Result<()> {
         let entry = entry.clone();
-        self.blocking(move |host| host.log_start(&entry)).await?
+        self.look(move |host| host.log_start(&entry)).await?
     }
 
     async fn starts(&self) -> io::Result<Vec<Json>> {
-        self.blocking(Host::starts).await?
+        self.look(Host::starts).await?
     }
 }
 
@@ -409,4 +441,33 @@ fn millis(span: Duration) -> u64 {
 fn make_folder(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_slow_keeps_nobody_from_looking_or_speaking() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let shims = HostShims::open(data_dir.path(), "/nowhere".into(), Vec::new()).unwrap();
+        let (go, waits) = mpsc::channel::<()>();
+        let waits = Arc::new(std::sync::Mutex::new(waits));
+        let mut slow = tokio::task::JoinSet::new();
+        for _ in 0..2 * PLACES {
+            let (shims, waits) = (shims.clone(), waits.clone());
+            slow.spawn(async move { shims.deed(move |_| waits.lock().unwrap().recv()).await });
+        }
+        while shims.places.deeds.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        // Neither would ever come to an end.
+        shims.look(|_| ()).await.unwrap();
+        shims.word(|_| ()).await.unwrap();
+        drop(go);
+        for done in slow.join_all().await {
+            done.unwrap().unwrap_err();
+        }
+    }
 }

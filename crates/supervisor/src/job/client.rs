@@ -96,6 +96,11 @@ impl Client {
         self.call(Order::Beat { status, progress })
     }
 
+    /// Says that a replica the store acknowledges owns the attempt. Nothing else does.
+    pub fn vouch(&mut self) -> Result<Hello, Error> {
+        self.call(Order::Vouch)
+    }
+
     /// The exit is known and stored: the shim need not linger.
     pub fn ack(&mut self) -> Result<Hello, Error> {
         self.call(Order::Ack)

@@ -86,12 +86,28 @@ impl JobFolder {
     pub(crate) fn open_in(root: &Path, root_fd: OwnedFd, job_id: &str) -> io::Result<JobFolder> {
         let name = checked(job_id)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = fs::openat(&root_fd, name, flags, Mode::empty())?;
+        let dir = match fs::openat(&root_fd, name, flags, Mode::empty()) {
+            // A job may have locked itself, and everybody else, out of its folder.
+            Err(Errno::ACCESS) if is_folder(root_fd.as_fd(), name) => {
+                fs::chmodat(&root_fd, name, Mode::RWXU, AtFlags::empty())?;
+                fs::openat(&root_fd, name, flags, Mode::empty())
+            }
+            opened => opened,
+        }?;
         let owner = fs::fstat(&dir)?.st_uid;
         if owner != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other(format!("the folder of job {job_id} belongs to user {owner}")));
         }
         Ok(JobFolder { root: root_fd, dir, job_id: job_id.to_owned(), path: root.join(name) })
+    }
+
+    /// Whether this is what its name leads to: somebody may have moved it away since it was opened.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let named = fs::statat(&self.root, &*self.job_id, AtFlags::SYMLINK_NOFOLLOW);
+        match (named, fs::fstat(&self.dir)) {
+            (Ok(named), Ok(open)) => (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino),
+            _ => false,
+        }
     }
 
     /// Opens a folder by its own path.
@@ -266,6 +282,11 @@ fn checked(job_id: &str) -> io::Result<&str> {
 pub(crate) fn is_input(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     name.starts_with("input") && name.len() <= 64 && name.bytes().all(plain)
+}
+
+fn is_folder(parent: BorrowedFd<'_>, name: &str) -> bool {
+    fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 fn make_folder(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! health. Nothing here is judged or signalled by a PID that may have passed on: identity is the lock, the
 //! cgroup's name, a tag in the environment, and the attempt's epoch and nonce.
 
+mod archive;
 mod cgroup;
 mod clean;
 pub mod client;
@@ -26,8 +27,10 @@ pub mod shim;
 mod spec;
 mod watch;
 
-pub(crate) use clean::DOOMED as LEFTOVER;
-pub use clean::{Archived, Cleaned, archive, clean, clean_leftovers};
+pub(crate) use archive::has_results;
+pub use archive::{Archived, archive};
+pub use clean::{Cleaned, clean, clean_leftovers, clean_with};
+pub(crate) use clean::{DOOMED as LEFTOVER, is_leftover};
 pub use client::Client;
 pub(crate) use clock::{boot_ms, pause};
 pub use destroy::destroy;

@@ -35,6 +35,8 @@ pub enum Order {
     },
     Ack,
     Subscribe,
+    /// A replica that the store acknowledges owns it.
+    Vouch,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

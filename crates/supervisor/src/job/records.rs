@@ -35,6 +35,9 @@ pub struct ExitRecord {
     /// Bytes of both streams that reached the logs, and those for which there was no room.
     pub output_bytes: u64,
     pub dropped_bytes: u64,
+    /// Of the latter, those of stdout.
+    #[serde(default)]
+    pub stdout_dropped_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +52,7 @@ pub enum Stopped {
     /// No lease stood for it any more.
     Fenced,
     Deadline,
-    /// No owner spoke to the shim for too long.
+    /// Nobody vouched for it for too long.
     Isolated,
     /// Its shim was asked to end.
     ShimTerminated,

@@ -43,7 +43,7 @@ pub struct Spec {
     pub stop_grace_ms: u64,
     /// So long the command may run, on boot time.
     pub deadline_ms: Option<u64>,
-    /// So long, on boot time, it may run without a request of its owner. Without one, for ever.
+    /// So long, on boot time, it may run without anybody vouching for it. Without one, for ever.
     #[serde(default)]
     pub isolated_after_ms: Option<u64>,
     /// Both files of one stream together.

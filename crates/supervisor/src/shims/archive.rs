@@ -11,23 +11,24 @@ use std::time::Duration;
 const MOST_ARCHIVED_BYTES: u64 = 4 << 30;
 
 impl Host {
-    /// First it is made sure that the folder may go, then what it holds is kept, and only then it goes.
+    /// First it is made sure that the folder may go, then what it holds is kept, and only then it goes; all of it under
+    /// the job's lock, so that what is removed is what was looked at and kept.
     pub(super) fn remove(&self, job: RunId, archive: bool, dry_run: bool) -> io::Result<Removed> {
         let folder = self.open(job)?;
-        let counted = job::clean(&folder, true)?;
-        let mut removed = Removed { entries: counted.entries, bytes: counted.bytes, archived_to: None };
-        let holds_results = fs::read_dir(folder.workspace())?.next().is_some();
-        if archive && holds_results {
-            let to = self.archive_of(job);
-            if !dry_run {
-                self.keep(&folder, &to)?;
+        let mut archived_to = None;
+        let cleaned = job::clean_with(&folder, dry_run, |folder| {
+            if archive && job::has_results(folder)? {
+                let to = self.archive_of(job);
+                if !dry_run {
+                    self.keep(folder, &to)?;
+                }
+                archived_to = Some(to.display().to_string());
             }
-            removed.archived_to = Some(to.display().to_string());
-        }
-        if !dry_run {
-            job::clean(&folder, false)?;
-        }
-        Ok(removed)
+            Ok(())
+        })?;
+        // What it held, as a dry run counts it; not the folder itself.
+        let entries = cleaned.entries.saturating_sub(u64::from(!dry_run));
+        Ok(Removed { entries, bytes: cleaned.bytes, archived_to })
     }
 
     fn archives(&self) -> PathBuf {
@@ -44,35 +45,46 @@ impl Host {
         make_folder(&self.archives())?;
         let aside = self.archives().join(format!("{}{}", job::LEFTOVER, uuid::Uuid::new_v4().simple()));
         job::archive(folder, &aside, MOST_ARCHIVED_BYTES)?;
-        match fs::rename(&aside, to) {
+        let renamed = match fs::rename(&aside, to) {
             Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
                 let former = self.archives().join(format!("{}{}", job::LEFTOVER, uuid::Uuid::new_v4().simple()));
                 fs::rename(to, former)?;
                 fs::rename(&aside, to)
             }
             renamed => renamed,
-        }
+        };
+        // What it was copied from is removed next.
+        renamed.and_then(|()| fs::File::open(self.archives())?.sync_all())
     }
 
+    /// One that cannot go does not keep the others; the first error is told in the end.
     pub(super) fn forget_archives(&self, keep: Duration) -> io::Result<usize> {
-        job::clean_leftovers(&self.root)?;
+        let leftovers = job::clean_leftovers(&self.root).map(|_| ());
         let archives = self.archives();
         if !archives.exists() {
-            return Ok(0);
+            return leftovers.map(|()| 0);
         }
-        job::clean_leftovers(&archives)?;
-        let mut forgotten = 0;
-        for entry in fs::read_dir(&archives)? {
-            let entry = entry?;
-            let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
-            if entry.file_type()?.is_dir() && age > keep {
-                // Out of sight first, then away: by descriptors, following nothing.
-                let aside = archives.join(format!("{}{}", job::LEFTOVER, uuid::Uuid::new_v4().simple()));
-                fs::rename(entry.path(), aside)?;
-                forgotten += 1;
-            }
+        let put_aside: Vec<io::Result<bool>> =
+            fs::read_dir(&archives)?.map(|entry| self.put_aside(&entry?, keep)).collect();
+        let removed = job::clean_leftovers(&archives);
+        leftovers?;
+        removed?;
+        put_aside.into_iter().try_fold(0, |count, forgotten| Ok(count + usize::from(forgotten?)))
+    }
+
+    /// Whether it was old enough. Out of sight first, then away: by descriptors, following nothing.
+    fn put_aside(&self, entry: &fs::DirEntry, keep: Duration) -> io::Result<bool> {
+        let metadata = match entry.metadata() {
+            // Another replica of this host was faster.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            metadata => metadata?,
+        };
+        let old = metadata.modified()?.elapsed().unwrap_or_default() > keep;
+        let forgotten = old && metadata.is_dir() && !job::is_leftover(entry.file_name().as_encoded_bytes());
+        if forgotten {
+            let aside = self.archives().join(format!("{}{}", job::LEFTOVER, uuid::Uuid::new_v4().simple()));
+            fs::rename(entry.path(), aside)?;
         }
-        job::clean_leftovers(&archives)?;
         Ok(forgotten)
     }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// So long an ended shim waits to be acknowledged; its record outlives it.
 const LINGER: Duration = Duration::from_secs(600);
+/// Who waits for an attempt that nobody owns does not wait longer, whatever it was promised.
+const MOST_END_GRACE: Duration = Duration::from_secs(60);
 /// Of an attempt that nobody can say it of any more.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
 const END_LOOK: Duration = Duration::from_millis(20);
@@ -78,12 +80,12 @@ impl Host {
     /// Ends an attempt that no lease stands for, and waits until its shim has let go.
     fn end(&self, folder: &JobFolder, left: &JobAttempt, grace: Duration) -> io::Result<()> {
         let identity = identity(left);
-        let looks = (grace + LEAVE_WITHIN).as_millis() as u64 / END_LOOK.as_millis() as u64;
-        for look in 0..=looks {
+        let grace = grace.min(MOST_END_GRACE);
+        let until = job::boot_ms().saturating_add(millis(grace + LEAVE_WITHIN));
+        while job::boot_ms() < until {
             match job::examine(folder, &identity, LAST_WORD) {
                 job::Finding::Live(_) => drop(self.stop(left, StopReason::Fenced, grace)),
-                job::Finding::Hung => break,
-                job::Finding::Exited(_) if look < looks => {
+                job::Finding::Exited(_) => {
                     drop(self.client(left).and_then(|mut client| client.ack()));
                     if job::lock_and_exit(folder).0 != job::Lock::Held {
                         break;

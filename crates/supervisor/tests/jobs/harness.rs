@@ -99,7 +99,7 @@ impl Job {
         })
     }
 
-    /// The exit record, awaited without asking the shim, which would take it for a sign of its owner.
+    /// The exit record, awaited without asking the shim.
     pub(crate) fn recorded(&self) -> ExitRecord {
         eventually("a record", || ExitRecord::read(&self.folder, &self.identity()).unwrap())
     }

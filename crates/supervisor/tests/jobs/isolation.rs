@@ -24,21 +24,47 @@ fn neither_the_job_nor_a_former_owner_nor_who_only_listens_can_vouch_for_it() {
     let _listens = job.client().subscribe().unwrap();
     let record = eventually("a record", || {
         beater.beat(None, None).unwrap();
-        assert!(matches!(former.hello(), Err(Error::Refused(..))));
+        assert!(matches!(beater.vouch(), Err(Error::Refused(..))));
+        assert!(matches!(former.vouch(), Err(Error::Refused(..))));
         ExitRecord::read(&job.folder, &job.identity()).unwrap()
     });
     assert_eq!(record.stopped, Some(Stopped::Isolated));
 }
 
 #[test]
-fn a_job_goes_on_for_as_long_as_its_owner_speaks() {
+fn an_owner_that_only_looks_and_listens_does_not_vouch_for_it() {
+    let job = isolated_after(700, &["sleep", "1000"]);
+    let record = eventually("a record", || {
+        job.examine();
+        let _it_may_have_ended = job.client().subscribe();
+        let _it_may_have_ended = job.client().signal("CONT");
+        ExitRecord::read(&job.folder, &job.identity()).unwrap()
+    });
+    assert_eq!(record.stopped, Some(Stopped::Isolated));
+}
+
+#[test]
+fn the_end_of_an_isolated_job_does_not_take_its_whole_grace() {
+    let stubborn = "trap '' TERM; echo up > up; while :; do sleep 0.02; done";
+    let job = Job::with(&["/bin/sh", "-c", stubborn], |spec| {
+        (spec.isolated_after_ms, spec.stop_grace_ms) = (Some(1_000), 1_000_000);
+    })
+    .start();
+    let began = job.hello().boot_ms;
+    let record = job.recorded();
+    assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Isolated)));
+    assert!(record.boot_ms < began + 10_000, "a quarter of the second after it: {}", record.boot_ms - began);
+}
+
+#[test]
+fn a_job_goes_on_for_as_long_as_its_owner_vouches() {
     let job = isolated_after(1_500, &["sleep", "1000"]);
     let first = job.hello().boot_ms;
     let mut owner = job.client();
-    eventually("three times as long", || (owner.hello().unwrap().boot_ms >= first + 4_500).then_some(()));
+    eventually("three times as long", || (owner.vouch().unwrap().boot_ms >= first + 4_500).then_some(()));
     assert!(ExitRecord::read(&job.folder, &job.identity()).unwrap().is_none());
     // A later owner's word counts as well.
-    let last = job.client_of(2).hello().unwrap().boot_ms;
+    let last = job.client_of(2).vouch().unwrap().boot_ms;
     let record = job.recorded();
     assert_eq!(record.stopped, Some(Stopped::Isolated));
     assert!(record.boot_ms >= last + 1_500, "{} after {last}", record.boot_ms);
@@ -49,12 +75,12 @@ fn a_word_that_waited_while_the_shim_was_frozen_vouches_for_nothing() {
     let job = isolated_after(1_000, &["sleep", "1000"]);
     let mut owner = Client::connect(&job.folder, &job.identity(), 1, Duration::from_millis(10)).unwrap();
     job.signal_shim(Signal::STOP);
-    assert!(matches!(owner.hello(), Err(Error::Silent)));
+    assert!(matches!(owner.vouch(), Err(Error::Silent)));
     pause(Duration::from_millis(1_500));
     job.signal_shim(Signal::CONT);
     // Nor does any later one.
     let record = eventually("a record", || {
-        job.hello();
+        let _refused_or_too_late = job.client().vouch();
         ExitRecord::read(&job.folder, &job.identity()).unwrap()
     });
     assert_eq!(record.stopped, Some(Stopped::Isolated));

@@ -36,3 +36,25 @@ fn output_is_complete_when_the_exit_is_known() {
     assert_eq!((record.exit_code, record.output_bytes, record.dropped_bytes), (Some(2), 3_000_004, 0));
     assert_eq!(job.folder.path().join("stdout.log").metadata().unwrap().len(), 3_000_000);
 }
+
+#[test]
+fn what_the_command_wrote_last_is_counted_also_where_it_had_to_be_dropped() {
+    let job = Job::shell("head -c 50000 /dev/zero; printf 12345 >&2");
+    // No log can be begun: its index cannot be written.
+    std::fs::create_dir(job.folder.path().join(".stdout.log.index")).unwrap();
+    let job = job.start();
+    let record = job.exited();
+    assert_eq!((record.output_bytes, record.dropped_bytes, record.stdout_dropped_bytes), (5, 50_000, 50_000));
+    let job = Job::shell("head -c 50000 /dev/zero; printf 12345 >&2");
+    std::fs::create_dir(job.folder.path().join(".stderr.log.index")).unwrap();
+    let record = job.start().exited();
+    assert_eq!((record.output_bytes, record.dropped_bytes, record.stdout_dropped_bytes), (50_000, 5, 0));
+}
+
+#[test]
+fn a_writer_that_the_command_left_behind_does_not_hold_up_its_record() {
+    let job = Job::shell("yes & sleep 0.2; exit 3").start();
+    let record = job.exited();
+    assert_eq!(record.exit_code, Some(3));
+    eventually("silence", || job.processes().is_empty().then_some(()));
+}

@@ -33,7 +33,7 @@ struct Log {
 }
 
 /// How much is read from one pipe before others have their turn.
-const TURN_BYTES: usize = 256 << 10;
+pub(super) const TURN_BYTES: usize = 256 << 10;
 
 impl Output {
     /// Goes on where an earlier attempt's output ended.

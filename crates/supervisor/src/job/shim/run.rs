@@ -50,7 +50,7 @@ pub(super) struct Shim {
     deadline_at: Option<u64>,
     /// The highest that an owner has spoken with.
     tenure: u32,
-    /// When the command stops if no owner speaks before.
+    /// When the command stops if nobody vouches for it before. It counts from its start.
     isolated_at: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl Shim {
         Ok(Shim {
             timer: rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?,
             deadline_at: spec.deadline_ms.map(|ms| clock::boot_ms().saturating_add(ms)),
-            isolated_at: spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms)),
+            isolated_at: None,
             tenure: spec.tenure,
             started_at: clock::now_text(),
             buffer: vec![0; BUFFER_BYTES],

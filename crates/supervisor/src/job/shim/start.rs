@@ -28,6 +28,10 @@ pub(super) fn start(path: &Path) -> io::Result<()> {
     let folder = JobFolder::open_path(path)?;
     // Held until this process ends.
     let Some(lock) = kernel_lock::take(&folder)? else { return Err(refused("another process holds its lock")) };
+    // The lock of a folder that is being removed guards nothing.
+    if !folder.is_in_place() {
+        return Err(refused("its folder was taken away"));
+    }
     let spec = Spec::read(&folder).map_err(unclear)?;
     check(&folder, &spec)?;
     let planned = match spec.containment {
@@ -91,7 +95,8 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     };
     started.write(folder)?;
     kill_point("before-exec");
-    let command = match child::start(spec, folder, door.as_ref(), low) {
+    shim.vouched();
+    let command = match child::start(&shim.spec, &shim.folder, door.as_ref(), low) {
         Ok((child, pipes)) => Command::Started { child, pipes },
         Err(failure) => Command::NotStarted { failure, stopped: None },
     };

@@ -8,6 +8,7 @@ use crate::job::protocol::Event;
 use crate::job::records::{ExitRecord, Record, Stopped};
 use crate::job::shim::failure::Failure;
 use crate::job::shim::kill_points::kill_point;
+use crate::job::shim::output::TURN_BYTES;
 use crate::job::spec::SCHEMA;
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions};
 use std::os::fd::AsFd;
@@ -16,6 +17,9 @@ use std::os::fd::AsFd;
 const LOOK_AGAIN_MS: u64 = 5;
 /// A record that the disk refuses is tried again after so long at most.
 const RECORD_AGAIN_MS: u64 = 1000;
+
+/// Of the time after which a job is isolated, its end may take so small a part.
+const ISOLATED_GRACE_PART: u64 = 4;
 
 impl Shim {
     /// TERM to all there are; after the grace, KILL. A second wish may only shorten the grace.
@@ -34,11 +38,12 @@ impl Shim {
         }
     }
 
-    /// No owner has spoken for too long: somebody else may be about to do this work.
+    /// Nobody has vouched for too long: somebody else may be about to do this work, and does not wait for a long grace.
     pub(super) fn stop_if_isolated(&mut self) {
         if self.isolated_at.is_some_and(|at| clock::boot_ms() >= at) {
             self.isolated_at = None;
-            self.stop(Stopped::Isolated, self.spec.stop_grace_ms);
+            let most_grace_ms = self.spec.isolated_after_ms.unwrap_or(0) / ISOLATED_GRACE_PART;
+            self.stop(Stopped::Isolated, self.spec.stop_grace_ms.min(most_grace_ms));
         }
     }
 
@@ -71,6 +76,7 @@ impl Shim {
             boot_ms: clock::boot_ms(),
             output_bytes: self.outputs.iter().map(|output| output.written).sum(),
             dropped_bytes: self.outputs.iter().map(|output| output.dropped).sum(),
+            stdout_dropped_bytes: self.outputs[0].dropped,
         };
         self.write_record(&record);
         self.exit = Some(record);
@@ -112,9 +118,11 @@ impl Shim {
         }
     }
 
-    /// Takes what the pipes hold, but no more than they can hold: somebody may write on and on.
+    /// Takes what the pipes hold, so that a record counts what the command itself wrote; but no more than they can hold:
+    /// somebody may write on and on.
     fn drain(&mut self) {
-        const MOST_TURNS: usize = 16;
+        /// 1 MiB, which is as large as a pipe can be made.
+        const MOST_TURNS: usize = (1 << 20) / TURN_BYTES;
         for output in &mut self.outputs {
             for _ in 0..MOST_TURNS {
                 if !output.pump(&self.folder, &mut self.buffer) {

@@ -35,8 +35,13 @@ impl Shim {
             return Err(Reply::Refused { error: Refusal::Fenced, detail: Some(detail), later_tenure });
         }
         self.fence_before(request.tenure);
-        self.isolated_at = self.spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms));
         Ok(())
+    }
+
+    /// Somebody whom the store acknowledges owns it. Only who says so explicitly: one that is cut off from the store
+    /// asks and listens just the same.
+    pub(in super::super) fn vouched(&mut self) {
+        self.isolated_at = self.spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms));
     }
 
     /// From now on, earlier owners have no say and hear nothing.
@@ -50,6 +55,7 @@ impl Shim {
     fn perform(&mut self, client: u64, request: Request) -> Result<(), (Refusal, &'static str)> {
         match request.order {
             Order::Hello => {}
+            Order::Vouch => self.vouched(),
             Order::Stop { grace_ms, why } => {
                 self.stop(why.told(), grace_ms.unwrap_or(self.spec.stop_grace_ms));
             }

@@ -85,7 +85,8 @@ impl World {
             (8, |w| w.reopen()),
             (4, |w| w.place()),
             (4, |w| w.succession()),
-            (4, |w| Op::Unbind(w.rng.pick(&HOSTS), w.rng.pick(&[0, 1, 1, 2, 100]))),
+            (3, |w| w.unbind()),
+            (4, |w| w.desertion()),
             (2, |w| Op::Adopt(w.replica(), w.rng.below(3))),
             (5, |_| Op::Promote),
             (4, |w| w.join()),
@@ -288,8 +289,27 @@ impl World {
         }
     }
 
+    fn unbind(&mut self) -> Op {
+        Op::Unbind(self.rng.pick(&HOSTS), self.rng.pick(&[0, 1, 1, 2, 100]))
+    }
+
+    /// A detached run begins somewhere and is returned; then its host is given up.
+    fn desertion(&mut self) -> Op {
+        let Some(claimed) = self.detached() else { return self.claim() };
+        let host = self.rng.pick(&HOSTS);
+        let next = self.rng.pick(&[Next::Ready, Next::After(Duration::ZERO), Next::After(NEVER)]);
+        let settle = Move { next, ..self.settle_of(Some(claimed.clone())) };
+        let unbind = Op::Unbind(host, self.rng.pick(&[1, 100]));
+        self.intended = vec![self.claim(), Op::Promote, unbind, Op::Settle(vec![settle])];
+        Op::Place(self.proof_of(Some(&claimed)), Some(host.to_string()))
+    }
+
     fn settle(&mut self) -> Move {
         let claimed = self.lease();
+        self.settle_of(claimed)
+    }
+
+    fn settle_of(&mut self, claimed: Option<Claimed>) -> Move {
         let proof = self.proof_of(claimed.as_ref());
         let result = self.node_result(claimed.as_ref()).or_else(|| self.maybe_text());
         let ending = Ending {

@@ -148,8 +148,6 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
         (None, _) => ("replica_unknown", format!("replica {owner} is not known")),
     };
     let ending = Ending::because(Outcome::Lost, reason, &message);
-    let chance = life.core.env.chance();
-    let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, chance);
     let evidence = serde_json::json!({
         "replica_id": owner,
         "host": held.owner.as_ref().map(|owner| owner.host.clone()),
@@ -160,6 +158,21 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
             "id": verdict.id, "reason": verdict.reason, "judged_by": verdict.judged_by, "evidence": verdict.evidence,
         })),
     });
+    let judge = burial.as_ref().map_or(life.id, |verdict| verdict.judged_by);
+    rescued(life, held, ending, reason, evidence, judge)
+}
+
+/// Ends the attempt of an owner that is gone, as was observed of it.
+pub(crate) fn rescued(
+    life: &Life,
+    held: &Held,
+    ending: Ending,
+    reason: &str,
+    evidence: serde_json::Value,
+    judged_by: ReplicaId,
+) -> Settlement {
+    let chance = life.core.env.chance();
+    let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, chance);
     let verdict = Verdict {
         id: VerdictId(life.core.new_id()),
         at: life.core.now(),
@@ -167,7 +180,7 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
         judgement: Judgement::Lost,
         reason: reason.to_string(),
         evidence: Json::of(&evidence),
-        judged_by: burial.as_ref().map_or(life.id, |verdict| verdict.judged_by),
+        judged_by,
         run_id: Some(held.lease.run_id),
         attempt: Some(held.lease.attempt),
         then: next.describe(&standing),

@@ -7,12 +7,9 @@ use crate::life::{Life, Phase, Turn};
 use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason};
 use crate::{Stop, renew, sweep};
 use everbeat_model::run::Claimed;
-use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{
-    Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Settlement, Token, Verdict, VerdictId,
-};
-use everbeat_store::{Class, Error as StoreError, Held, Which, last_heartbeat};
+use everbeat_model::{Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Token, Verdict, VerdictId};
+use everbeat_store::{Class, Error as StoreError, Held, Which};
 use futures_util::FutureExt;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,42 +227,19 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), Store
     let named = host.clone().unwrap_or_else(|| "of its replica".to_string());
     let message = format!("no replica of host {named} came back for it");
     let ending = everbeat_model::job::lost("host_away", &message);
-    let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, core.env.chance());
-    let mut shown = held.lease.shown();
-    shown.rescue = true;
-    let verdict = Verdict {
-        id: VerdictId(core.new_id()),
-        at: core.now(),
-        subject: Subject { kind: SubjectKind::Run, id: held.lease.run_id.to_string() },
-        judgement: Judgement::Lost,
-        reason: "host_away".to_string(),
-        evidence: Json::of(&json!({
-            "replica_id": held.lease.replica_id,
-            "host": host,
-            "away_for_ms": away.as_millis() as u64,
-            "reattach_window_ms": core.settings.jobs.reattach_window.as_millis() as u64,
-            "last_heartbeat_at": held.owner.as_ref().map(|owner| owner.last_heartbeat_at),
-            "exit": "unknown",
-        })),
-        judged_by: life.id,
-        run_id: Some(held.lease.run_id),
-        attempt: Some(held.lease.attempt),
-        then: next.describe(&standing),
-    };
+    let evidence = json!({
+        "replica_id": held.lease.replica_id,
+        "host": host,
+        "away_for_ms": away.as_millis() as u64,
+        "reattach_window_ms": core.settings.jobs.reattach_window.as_millis() as u64,
+        "last_heartbeat_at": held.owner.as_ref().map(|owner| owner.last_heartbeat_at),
+        "exit": "unknown",
+    });
+    let settlement = sweep::rescued(life, held, ending, "host_away", evidence, life.id);
     // It may be tried anywhere from now on: its workspace is out of reach.
-    if !life.call_in(Turn::Sweep, core.store.place(shown, None)).await? {
+    if !life.call_in(Turn::Sweep, core.store.place(settlement.shown, None)).await? {
         return Ok(());
     }
-    let owner_beat = held.owner.as_ref().map(|owner| owner.last_heartbeat_at);
-    let settlement = Settlement {
-        shown,
-        spec: held.spec.clone(),
-        ending,
-        next,
-        standing,
-        last_heartbeat_at: Some(last_heartbeat(&held.spec.policy, held.last_heartbeat_at, owner_beat)),
-        verdict: Some(verdict),
-    };
     if life.call_in(Turn::Sweep, core.store.settle(vec![settlement])).await? == [Settled::Done] {
         tracing::warn!(job = %held.lease.run_id, "a job is lost: its host stays away");
         core.jobs.lost();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
 
 use crate::job::client::{Error as ClientError, Next, Subscription};
-use crate::job::protocol::{Event, Hello, State};
+use crate::job::protocol::{Event, Hello, Refusal, State};
 use crate::job::shim::server_kill_point as kill_point;
 use crate::job::{self, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
 use async_trait::async_trait;
@@ -78,6 +78,7 @@ impl HostShims {
         let data_dir = std::path::absolute(data_dir)?;
         let root = data_dir.join("jobs");
         make_folder(&root)?;
+        std::fs::File::open(&data_dir)?.sync_all()?;
         let own =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let mut env: BTreeMap<String, String> =
@@ -162,7 +163,15 @@ impl Shims for HostShims {
 
     async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()> {
         let attempt = attempt.clone();
-        let vouch = move |host: &Host| host.client(&attempt)?.vouch().map(|_| ());
+        let vouch = move |host: &Host| {
+            let mut client = host.client(&attempt)?;
+            match client.vouch() {
+                // A shim from before there was such a word: it takes any for it.
+                Err(ClientError::Refused(Refusal::Malformed, _)) => client.hello(),
+                vouched => vouched,
+            }
+            .map(|_| ())
+        };
         self.word(vouch).await?.map_err(io::Error::other)
     }
 
@@ -192,16 +201,7 @@ impl Shims for HostShims {
     }
 
     async fn held(&self) -> io::Result<Vec<JobAttempt>> {
-        let found = self.look(|host| job::scan(&host.root)).await??;
-        let held = found.into_iter().filter_map(|found| match found.state {
-            FoundState::Held(Ok(identity)) => of_identity(&found.job_id, &identity),
-            FoundState::Held(Err(problem)) => {
-                tracing::warn!(job = found.job_id, %problem, "a live job's folder cannot be read");
-                None
-            }
-            FoundState::Free(_) | FoundState::Foreign(_) => None,
-        });
-        Ok(held.collect())
+        self.look(Host::held).await?
     }
 
     async fn sentinels(&self, jobs: Vec<RunId>) -> Vec<SentinelReading> {
@@ -269,6 +269,25 @@ impl Host {
 
     fn client(&self, attempt: &JobAttempt) -> Result<Client, ClientError> {
         Client::connect(&self.open(attempt.job)?, &identity(attempt), attempt.tenure, ANSWER_WITHIN)
+    }
+
+    fn held(&self) -> io::Result<Vec<JobAttempt>> {
+        let held = job::scan(&self.root)?.into_iter().filter_map(|found| {
+            let FoundState::Held(spec) = found.state else { return None };
+            // Whoever holds the lock has signed it; the spec may be gone, or another's.
+            let holder =
+                JobFolder::open(&self.root, &found.job_id).ok().and_then(|folder| job::holder(&folder).ok()?);
+            let identity = match (holder, spec) {
+                (Some(holder), _) => holder,
+                (None, Ok(identity)) => identity,
+                (None, Err(problem)) => {
+                    tracing::warn!(job = found.job_id, %problem, "a live job's folder cannot be read");
+                    return None;
+                }
+            };
+            of_identity(&found.job_id, &identity)
+        });
+        Ok(held.collect())
     }
 
     fn examine(&self, attempt: &JobAttempt) -> Finding {

@@ -56,8 +56,16 @@ impl Job {
 
     /// Starts a shim that kills itself at the named place.
     pub(crate) fn start_to_die_at(&self, place: &str) {
-        let variable = format!("EVERBEAT_SHIM_KILL_AT={place}");
-        let args = [variable.as_str(), shim_program().to_str().unwrap(), "shim"];
+        self.start_with(&format!("EVERBEAT_SHIM_KILL_AT={place}"));
+    }
+
+    /// Starts a shim that stops there until it is woken.
+    pub(crate) fn start_to_freeze_at(&self, place: &str) {
+        self.start_with(&format!("EVERBEAT_SHIM_FREEZE_AT={place}"));
+    }
+
+    fn start_with(&self, variable: &str) {
+        let args = [variable, shim_program().to_str().unwrap(), "shim"];
         shim::spawn(Path::new("/usr/bin/env"), args, &self.folder).unwrap();
     }
 
@@ -135,6 +143,14 @@ impl Job {
 
     pub(crate) fn signal_shim(&self, signal: Signal) {
         pidfd_send_signal(self.shim(), signal).unwrap();
+    }
+
+    /// Whoever of them is still there.
+    pub(crate) fn wake_shims(&self) {
+        for pid in self.shims().into_iter().filter_map(Pid::from_raw) {
+            let _it_may_have_ended =
+                pidfd_open(pid, PidfdFlags::empty()).and_then(|pidfd| pidfd_send_signal(pidfd, Signal::CONT));
+        }
     }
 
     pub(crate) fn shim(&self) -> std::os::fd::OwnedFd {

@@ -53,7 +53,7 @@ fn what_the_command_wrote_last_is_counted_also_where_it_had_to_be_dropped() {
 
 #[test]
 fn a_writer_that_the_command_left_behind_does_not_hold_up_its_record() {
-    let job = Job::shell("yes & sleep 0.2; exit 3").start();
+    let job = Job::with(&["/bin/sh", "-c", "yes & exit 3"], |spec| spec.log_limit_bytes = 64 << 10).start();
     let record = job.exited();
     assert_eq!(record.exit_code, Some(3));
     eventually("silence", || job.processes().is_empty().then_some(()));

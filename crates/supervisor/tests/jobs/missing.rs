@@ -3,6 +3,7 @@
 use crate::harness::*;
 use crate::host::*;
 use everbeat_engine::{Fenced, Finding, Shims};
+use everbeat_supervisor::job::{self, Containment, JobFolder};
 
 const DAEMON: &str = "setsid sleep 1000 & echo up > up; sleep 1001";
 
@@ -44,6 +45,8 @@ fn a_live_job_is_live_whatever_became_of_its_spec() {
     std::fs::remove_file(&spec).unwrap();
     assert!(matches!(host.examine(&attempt), Finding::Live(_)), "{:?}", host.examine(&attempt));
     assert_eq!(host.fence(&attempt), Fenced::StillHeld);
+    let held = host.ask(async |shims| shims.held().await).unwrap();
+    assert_eq!(held, [everbeat_engine::JobAttempt { tenure: everbeat_engine::LAST_WORD, ..attempt.clone() }]);
     let former = everbeat_engine::JobAttempt { tenure: 0, ..attempt.clone() };
     assert_eq!(host.examine(&former), Finding::Fenced);
 }
@@ -89,4 +92,19 @@ fn an_attempt_whose_spec_was_taken_away_is_ended_before_the_next_begins() {
     assert_eq!(host.await_file(&second, "second"), "2\n");
     assert!(matches!(host.examine(&second), Finding::Live(_)));
     eventually("one command", || (host.processes(&second).len() == 1).then_some(()));
+}
+
+#[test]
+fn what_is_left_is_found_with_and_without_a_cgroup() {
+    for containment in [Containment::Auto, Containment::Tree] {
+        let job = Job::with(&["/bin/sh", "-c", DAEMON], |spec| spec.containment = containment).start();
+        job.await_file("up");
+        let root = job.folder.path().parent().unwrap();
+        std::fs::rename(job.folder.path(), root.join("elsewhere")).unwrap();
+        let fresh = JobFolder::create(root, &job.spec.job_id).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(job::fence(&fresh, &job.identity()).unwrap(), job::Fenced::Lost), "{containment:?}");
+            assert_eq!(job.processes(), [0; 0], "{containment:?}");
+        }
+    }
 }

@@ -106,3 +106,29 @@ fn a_stopped_shim_obeys_the_reason_it_finds_when_it_wakes() {
     job.signal_shim(Signal::CONT);
     assert_eq!(job.recorded().stopped, Some(job::Stopped::Stalled));
 }
+
+#[test]
+fn a_shim_that_is_frozen_right_before_its_command_does_not_start_it_when_it_wakes_too_late() {
+    for (late, verdict) in [(true, "never started"), (false, "exited")] {
+        let job = Job::with(&["/bin/sh", "-c", "echo run > ran"], |spec| {
+            let before = if late { Duration::from_secs(2) } else { 10 * LONG };
+            spec.start_before_ms = Some((boot() + before).0.as_millis() as u64);
+        });
+        std::thread::scope(|scope| {
+            scope.spawn(|| job.start_to_freeze_at("before-exec"));
+            eventually("a mark", || job.folder.path().join("started.json").exists().then_some(()));
+            eventually("its time", || (!late || boot().0.as_millis() as u64 > job.spec.start_before_ms?).then_some(()));
+            // Until it has ended, or lingers: it may not have been asleep yet.
+            eventually("an awake shim", || {
+                job.wake_shims();
+                (job.shims().is_empty() || job.folder.path().join("exit.json").exists()).then_some(())
+            });
+        });
+        let judged = match job.judge() {
+            job::Fenced::NeverStarted => "never started",
+            job::Fenced::Exited(_) => "exited",
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((judged, job.workspace("ran").exists()), (verdict, !late));
+    }
+}

@@ -1,8 +1,11 @@
 //! Places where a test makes a shim or a server die as if the machine's worst moment had come.
 
+use rustix::process::Signal;
 use std::ffi::OsString;
 
 const SHIM_VARIABLE: &str = "EVERBEAT_SHIM_KILL_AT";
+/// There it is only stopped, until somebody wakes it.
+const FREEZE_VARIABLE: &str = "EVERBEAT_SHIM_FREEZE_AT";
 const SERVER_VARIABLE: &str = "EVERBEAT_KILL_AT";
 
 /// Release builds have none of it.
@@ -10,17 +13,18 @@ const REACHABLE: bool = cfg!(any(debug_assertions, feature = "kill-points"));
 
 /// Kills this process, a shim, if `EVERBEAT_SHIM_KILL_AT` names this place.
 pub(super) fn kill_point(place: &str) {
-    die_at(SHIM_VARIABLE, place);
+    signal_at(SHIM_VARIABLE, place, Signal::KILL);
+    signal_at(FREEZE_VARIABLE, place, Signal::STOP);
 }
 
 /// The same for a server, by `EVERBEAT_KILL_AT`.
 pub(crate) fn server_kill_point(place: &str) {
-    die_at(SERVER_VARIABLE, place);
+    signal_at(SERVER_VARIABLE, place, Signal::KILL);
 }
 
-fn die_at(variable: &str, place: &str) {
+fn signal_at(variable: &str, place: &str, signal: Signal) {
     if REACHABLE && std::env::var_os(variable).is_some_and(|at| *at == *place) {
-        let _it_ends_here = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        let _it_ends_here = rustix::process::kill_process(rustix::process::getpid(), signal);
     }
 }
 

@@ -10,7 +10,7 @@ use super::run::{Command, Shim};
 use super::signals::Signals;
 use crate::job::cgroup::Cgroup;
 use crate::job::clock;
-use crate::job::folder::{JobFolder, Problem};
+use crate::job::folder::{JobFolder, Problem, STARTED};
 use crate::job::kernel_lock;
 use crate::job::logs::Stream;
 use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started};
@@ -59,6 +59,8 @@ pub(super) fn start(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+const TOO_LATE: &str = "it is too late, its owner may have lost it";
+
 /// Whether this attempt may start its command, here and now. What cannot be read forbids it.
 fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
     let identity = spec.identity();
@@ -66,7 +68,7 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
         return Err(refused("its spec is of another boot"));
     }
     if spec.is_expired() {
-        return Err(refused("it is too late, its owner may have lost it"));
+        return Err(refused(TOO_LATE));
     }
     let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
     if fence.is_some_and(|fence| fence.forbids(&identity)) {
@@ -95,6 +97,11 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     };
     started.write(folder)?;
     kill_point("before-exec");
+    // The disk may have taken long, or this process may have been frozen. Nothing ran: the mark goes again.
+    if spec.is_expired() {
+        folder.unlink(STARTED)?;
+        return Err(refused(TOO_LATE));
+    }
     shim.vouched();
     let command = match child::start(&shim.spec, &shim.folder, door.as_ref(), low) {
         Ok((child, pipes)) => Command::Started { child, pipes },

@@ -45,12 +45,11 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
         }
         None => {
             // Without a record, what lives and bears its marks is the only witness: noted before it is killed.
-            let mut ran = started.is_some() || has_left_signs(folder, identity)? || remains.any()?;
+            // A shim alone is none: it starts its command under the lock, which is taken here.
+            let command = Remains::of_command(folder, identity);
+            let ran = started.is_some() || has_left_signs(folder, identity)? || command.any()?;
             FenceRecord::forbid(folder, identity, ran)?;
-            if remains.kill()? && !ran {
-                ran = true;
-                FenceRecord::forbid(folder, identity, ran)?;
-            }
+            remains.kill()?;
             if ran { Fenced::Lost } else { Fenced::NeverStarted }
         }
     };

@@ -195,7 +195,7 @@ fn executions_are_shown_listed_and_archived() {
     assert_eq!(prices(&["--archived"]), [9.0, 2.5]);
     check(&server.cli(&["execution", "set", &id, "count=1"]), 3, &["archived"]);
     check(&server.cli(&["execution", "unarchive", &id]), 0, &["back"]);
-    check(&server.cli(&["show", "00000000-0000-0000-0000-000000000007"]), 3, &["no run, execution"]);
+    check(&server.cli(&["show", "00000000-0000-0000-0000-000000000007"]), 3, &["no job, run, execution"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A program in a process of its own, which may die of what it does without harm to this one.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{self as kernel, DumpableBehavior, Resource, Rlimit, Signal};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -94,6 +95,10 @@ pub fn limit_self(memory_bytes: u64, cpu_seconds: u64) -> io::Result<()> {
     // A killed server cannot kill its children. (The kernel takes the thread that started this process
     // for its parent; those of a runtime's workers last as long as the runtime.)
     kernel::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // One that died before that sends nothing; but nobody is left to read then.
+    if nobody_reads()? {
+        return Err(io::Error::other("whoever started this process is gone"));
+    }
     // If the machine runs out of memory, this process goes first; and it yields to those that must beat
     // in time. Where neither can be had, the limits below still hold.
     let _without_proc = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -106,6 +111,14 @@ pub fn limit_self(memory_bytes: u64, cpu_seconds: u64) -> io::Result<()> {
     // At the lower of the two the kernel sends SIGXCPU, which names the reason; at the upper SIGKILL.
     lower(Resource::Cpu, cpu_seconds, cpu_seconds + 1)?;
     lower(Resource::As, memory_bytes, memory_bytes)
+}
+
+/// Whether the other end of stdout, if that is a pipe, is closed.
+fn nobody_reads() -> io::Result<bool> {
+    let stdout = rustix::stdio::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(polled[0].revents().contains(PollFlags::ERR))
 }
 
 const NICENESS: i32 = 10;

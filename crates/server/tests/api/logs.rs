@@ -43,6 +43,17 @@ impl Follower {
         Some(frame.map(|frame| frame.into_data().expect("data").to_vec()).map_err(|error| error.to_string()))
     }
 
+    /// What comes until the body breaks off, which it must.
+    async fn until_broken(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            match self.next().await.expect("no proper end") {
+                Ok(more) => bytes.extend(more),
+                Err(_) => return bytes,
+            }
+        }
+    }
+
     /// Reads so many bytes.
     async fn take(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -247,18 +258,22 @@ async fn a_job_that_is_deleted_breaks_off_what_follows_it() {
 }
 
 #[tokio::test]
-async fn the_number_of_followers_is_bounded_and_of_readers_not() {
-    let (server, _shims) = start().await;
+async fn whoever_follows_beyond_the_limit_is_sent_away_after_each_piece() {
+    let (server, shims) = start().await;
     let id = running(&server).await;
-    let path = format!("/api/v1/jobs/{id}/logs?follow=true");
+    let path = format!("/api/v1/jobs/{id}/logs?stream=stdout&follow=true");
     let mut followers = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..256 {
         followers.push(Follower::open(&server, &path).await);
     }
-    server.get(&path).await.problem(StatusCode::SERVICE_UNAVAILABLE, "too-busy");
-    assert_eq!(read(&server, &id, "").await, b"");
-    followers.pop();
-    Follower::open(&server, &path).await;
+    shims.write(&id, Stdout, "so far");
+    let mut beyond = Follower::open(&server, &path).await;
+    assert_eq!(beyond.until_broken().await, b"so far", "what is there, and then no proper end");
+    assert_eq!(read(&server, &id, "?stream=stdout").await, b"so far", "readers have no limit");
+    shims.exit(&id, 0);
+    finished(&server, &id).await;
+    let whole = read(&server, &id, "?stream=stdout&follow=true").await;
+    assert_eq!(whole, b"so far", "a finished job is read to its end without a place");
 }
 
 #[tokio::test]

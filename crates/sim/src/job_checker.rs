@@ -202,8 +202,13 @@ pub(crate) fn ended(
     Ok(())
 }
 
-/// A host is given up only if it had no healthy replica for the whole window.
+/// A host is given up only if it had no healthy replica for the whole window, and its own owner was not heard of.
 fn away(truth: &mut Truth, state: &State, id: RunId, ended: &Attempt, now: u64) -> Checked {
+    let window = REATTACH_WINDOW.as_micros() as u64;
+    if let Some(heard) = truth.lives.get(&ended.replica_id).map(|life| life.renewed).filter(|at| now - at < window) {
+        let (name, ago) = (truth.name(id), (now - heard) / 1000);
+        return Err(("G3", format!("{name} was given up {ago} ms after its owner was last acknowledged")));
+    }
     let Some(machine) = truth.machine_of(ended.replica_id) else { return Ok(()) };
     let since = now.saturating_sub(REATTACH_WINDOW.as_micros() as u64 + crate::deaths::TIMEOUT);
     let stands = |life: &ReplicaId| state.replicas.get(life).is_some_and(|row| row.state.holds_leases());

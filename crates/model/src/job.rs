@@ -94,11 +94,6 @@ impl Command {
         }
         Ok(())
     }
-
-    /// What people call it: its name, or else its program.
-    pub fn title(&self) -> &str {
-        self.name.as_deref().or(self.command.first().map(String::as_str)).unwrap_or_default()
-    }
 }
 
 fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {

@@ -1,4 +1,3 @@
-use crate::engine::lock;
 use crate::settings::JobSettings;
 use crate::shims::SentinelReading;
 use crate::{Engine, Error, Result, RunView};
@@ -117,10 +116,5 @@ impl Engine {
     /// Whether it has begun on this host.
     pub(super) fn is_here(&self, view: &RunView) -> bool {
         view.run.spec.host.as_ref() == Some(&self.core.settings.host)
-    }
-
-    /// The jobs whose sentinels were old at the last look.
-    pub fn silent_jobs(&self) -> Vec<(RunId, HeartbeatStatus)> {
-        lock(&self.core.jobs.silent).iter().map(|(job, status)| (*job, *status)).collect()
     }
 }

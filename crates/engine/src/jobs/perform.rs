@@ -16,6 +16,7 @@ use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome};
 use everbeat_store::{Held, Which};
 use serde_json::json;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,8 +75,8 @@ const MOST_FALSE_STARTS: u32 = 3;
 
 impl Watch<'_> {
     async fn begin(&mut self) -> Ended {
-        let mut order = match self.order() {
-            Ok(order) => order,
+        let command = match self.command() {
+            Ok(command) => command,
             Err(why) => return (Ending::failed(&why, true), None),
         };
         if let Err(error) = self.shims.prepare(self.attempt.job).await {
@@ -88,11 +89,11 @@ impl Watch<'_> {
         if self.entry.stop() == Some(Stop::Cancelled) {
             return (Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started"), None);
         }
-        // Later than that another replica may have taken it over.
-        order.start_before = self.life.pulse().renewed + self.life.core.settings.renew_deadline();
-        if let Err(error) = self.shims.start(&self.attempt, &order).await {
+        if let Err(error) = self.shims.start(&self.attempt, &self.order(command)).await {
             tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
             return match self.fence().await {
+                // This replica was away for too long, which is not the command's fault.
+                Fenced::NeverStarted if error.kind() == io::ErrorKind::TimedOut => self.never_started(),
                 Fenced::NeverStarted => {
                     let message = format!("the command could not be started: {error}");
                     (Ending::because(Outcome::Failed, "not_started", &message), None)
@@ -105,14 +106,19 @@ impl Watch<'_> {
         self.go_on().await
     }
 
-    fn order(&self) -> Result<Order, String> {
+    fn command(&self) -> Result<Command, String> {
         let spec = &self.entry.claimed.spec;
         let told = spec.args.as_ref().unwrap_or(&spec.input);
         let command: Command = told.read().map_err(|error| format!("it does not say what to run: {error}"))?;
         command.check().map_err(|invalid| invalid.to_string())?;
+        Ok(command)
+    }
+
+    fn order(&self, command: Command) -> Order {
+        let spec = &self.entry.claimed.spec;
         let settings = &self.life.core.settings.jobs;
         let isolated = spec.policy.when_isolated == WhenIsolated::Stop;
-        Ok(Order {
+        Order {
             command,
             input: (spec.kind == Kind::Node).then(|| spec.input.clone()),
             heartbeat_interval: settings.heartbeat_interval,
@@ -123,10 +129,10 @@ impl Watch<'_> {
             },
             deadline: spec.policy.deadline,
             log_limit: settings.log_limit,
-            // Set when it is about to begin.
-            start_before: self.entry.started,
+            // Later than that another replica may have taken it over.
+            start_before: self.life.pulse().renewed + self.life.core.settings.renew_deadline(),
             isolated_after: isolated.then(|| settings.isolated_after()),
-        })
+        }
     }
 
     /// Notes where the run belongs before anything of it is here. False: its lease is another's by now.
@@ -156,59 +162,53 @@ impl Watch<'_> {
                 Finding::Unknown(_) | Finding::Fenced => Some(Liveness::Unknown),
                 _ => None,
             };
-            match finding {
+            let ended = match finding {
                 Finding::Live(beat) => {
                     self.hung = None;
                     self.life.core.jobs.has_started(self.attempt.job);
                     self.found(Found::Reattached, || "it never stopped".to_string());
                     self.hear(beat);
                     self.follow().await;
+                    None
                 }
-                Finding::Exited(exit) => return self.exited(exit).await,
-                Finding::Missing if self.entry.claimed.spec.host.is_some() || !self.entry.taken_over => {
-                    // It was made before the run was placed here: somebody has taken it away.
-                    let message = "its folder is gone, and with it all that was known of it";
-                    match self.fence().await {
-                        Fenced::StillHeld => self.pause().await,
-                        Fenced::Exited(exit) => return self.exited(exit).await,
-                        Fenced::Lost | Fenced::NeverStarted => return self.lost("folder_gone", message),
-                    }
-                }
+                Finding::Exited(exit) => Some(self.exited(exit).await),
+                Finding::Missing if self.was_placed() => self.taken_away().await,
                 Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
-                    return self.never_started();
+                    Some(self.never_started())
                 }
                 Finding::NotStarted | Finding::Missing => {
-                    if let Some(ended) = self.judge("never_started", "its shim died before it started").await {
-                        return ended;
-                    }
+                    self.judge("never_started", "its shim died before it started").await
                 }
-                Finding::Gone => {
-                    if let Some(ended) = self.judge("shim_died", "its shim is gone, and the command with it").await {
-                        return ended;
-                    }
-                }
-                Finding::Rebooted => {
-                    if let Some(ended) = self.judge("rebooted", "the machine was restarted").await {
-                        return ended;
-                    }
-                }
-                Finding::Hung => {
-                    if let Some(ended) = self.silent().await {
-                        return ended;
-                    }
-                }
-                Finding::Fenced => {
-                    if let Some(ended) = self.forgotten().await {
-                        return ended;
-                    }
-                }
+                Finding::Gone => self.judge("shim_died", "its shim is gone, and the command with it").await,
+                Finding::Rebooted => self.judge("rebooted", "the machine was restarted").await,
+                Finding::Hung => self.silent().await,
+                Finding::Fenced => self.forgotten().await,
                 Finding::Unknown(why) => {
                     self.found(Found::Unknown, || why.clone());
-                    if let Some(ended) = self.unclear(&why).await {
-                        return ended;
-                    }
+                    self.unclear(&why).await
                 }
+            };
+            if let Some(ended) = ended {
+                return ended;
             }
+        }
+    }
+
+    /// Whether its folder has been made: that comes before a run is placed.
+    fn was_placed(&self) -> bool {
+        self.entry.claimed.spec.host.is_some() || !self.entry.taken_over
+    }
+
+    /// Somebody has taken its folder away: that nothing is known of it is no proof that it never ran.
+    async fn taken_away(&mut self) -> Option<Ended> {
+        let message = "its folder is gone, and with it all that was known of it";
+        match self.fence().await {
+            Fenced::StillHeld => {
+                self.pause().await;
+                None
+            }
+            Fenced::Exited(exit) => Some(self.exited(exit).await),
+            Fenced::Lost | Fenced::NeverStarted => Some(self.lost("folder_gone", message)),
         }
     }
 
@@ -468,8 +468,12 @@ impl Watch<'_> {
 
     fn lost(&self, reason: &'static str, message: &str) -> Ended {
         let evidence = json!({
-            "lock": "free", "exit_record": "none", "last_seq": self.heard.as_ref().map(|heard| heard.seq), "tenure": self.attempt.tenure,
-            "host": self.life.core.settings.host, "exit": "unknown",
+            "lock": "free",
+            "exit_record": "none",
+            "exit": "unknown",
+            "last_seq": self.heard.as_ref().map(|heard| heard.seq),
+            "tenure": self.attempt.tenure,
+            "host": self.life.core.settings.host,
         });
         (job::lost(reason, message), Some(Draft { judgement: Judgement::Lost, reason, evidence }))
     }
@@ -481,28 +485,34 @@ impl Watch<'_> {
         if exit.stopped == Some(job::Stopped::Requested) && !cancel_asked {
             cancel_asked = self.was_cancelled().await;
         }
-        let spec = &self.entry.claimed.spec;
-        let gave = match (spec.kind, exit.exit_code) {
-            (Kind::Node, Some(0)) if exit.dropped_bytes > 0 => {
-                let message =
-                    format!("{} bytes of its output had no room; what is left is no value", exit.dropped_bytes);
-                return (Ending::failed(&message, false), None);
-            }
-            (Kind::Node, Some(0)) => match self.value().await {
-                Ok(value) => value,
-                Err(why) => return (Ending::failed(&why, true), None),
-            },
-            _ => Json::of(&json!({
+        let (spec, reattached) = (&self.entry.claimed.spec, self.attempt.tenure > 0);
+        let report = || {
+            Json::of(&json!({
                 "exit_code": exit.exit_code,
                 "exit_signal": exit.exit_signal,
                 "output_bytes": exit.output_bytes,
                 "dropped_bytes": exit.dropped_bytes,
-                "reattached": self.attempt.tenure > 0,
-            })),
+                "reattached": reattached,
+            }))
         };
-        let ending = job::ending(&exit, &spec.policy, cancel_asked, self.attempt.tenure > 0, || gave);
+        let ending = job::ending(&exit, &spec.policy, cancel_asked, reattached, report);
+        if ending.outcome == Outcome::Succeeded && spec.kind == Kind::Node {
+            return (self.computed(&exit).await, None);
+        }
         let draft = draft(&ending, &exit);
         (ending, draft)
+    }
+
+    /// A node's command gives a value, or it has failed.
+    async fn computed(&self, exit: &Exit) -> Ending {
+        if exit.dropped_bytes > 0 {
+            let message = format!("{} bytes of its output had no room; what is left is no value", exit.dropped_bytes);
+            return Ending::failed(&message, false);
+        }
+        match self.value().await {
+            Ok(value) => Ending::succeeded(value),
+            Err(why) => Ending::failed(&why, true),
+        }
     }
 
     /// Whether somebody asked to cancel, as the store knows: whoever stopped it may be gone.

@@ -6,7 +6,7 @@ use everbeat_engine::{Engine, Env, Host, Locks, Readiness, Shims};
 use everbeat_store::{Error as StoreError, Store};
 use everbeat_supervisor::{HostLocks, HostShims};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -99,6 +99,10 @@ async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address:
     let replica = engine.replica_id().map(|id| id.to_string()).unwrap_or_default();
     let (version, store) = (env!("CARGO_PKG_VERSION"), mask(&config.store_url()));
     eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})");
+    if io::stderr().is_terminal() {
+        eprintln!("try in another terminal: everbeat run -- sh -c 'echo hello; sleep 60; echo done'");
+        eprintln!("then kill this server, start it again, and see that the command never stopped");
+    }
     notify::tell("READY=1");
     std::future::pending().await
 }

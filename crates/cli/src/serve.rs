@@ -2,7 +2,7 @@ use crate::config::{Config, Flags, mask};
 use crate::exit::{self, Failure};
 use crate::{logging, notify, tasks};
 use everbeat::{StoreOptions, System, open_store};
-use everbeat_engine::{Engine, Env, Host, Locks, Readiness, Shims};
+use everbeat_engine::{Engine, Env, Host, Locks, Shims};
 use everbeat_store::{Error as StoreError, Store};
 use everbeat_supervisor::{HostLocks, HostShims};
 use std::fs;
@@ -93,7 +93,7 @@ async fn leave(engine: &Engine, signals: &mut Signals) -> u8 {
 
 /// Says once that the server is ready, and then nothing, forever.
 async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address: SocketAddr) {
-    while engine.readiness() != Readiness::Ready {
+    while !engine.readiness().ready() {
         env.sleep(READY_LOOK).await;
     }
     let replica = engine.replica_id().map(|id| id.to_string()).unwrap_or_default();

@@ -120,7 +120,7 @@ const JOBS_PAUSE: Duration = Duration::from_millis(10);
 /// What to ask for now; nothing while draining, cut off, or full.
 fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
     let core = &life.core;
-    if life.phase() != Phase::Active || !life.pulse().connected {
+    if life.phase() != Phase::Active || !life.pulse().connected() {
         return None;
     }
     let settings = &core.settings;

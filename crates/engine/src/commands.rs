@@ -217,6 +217,9 @@ impl Engine {
     /// Asks a replica, this one or another, to drain and leave.
     pub async fn drain_replica(&self, id: ReplicaId) -> Result<()> {
         if self.core.store.drain(id).await? {
+            if let Some(life) = self.core.life().filter(|life| life.id == id) {
+                life.told_to_drain();
+            }
             self.core.store.wake();
             return Ok(());
         }

@@ -2,7 +2,7 @@ use crate::advance::{Ask, ReplicaPlanner};
 use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};
 use crate::jobs::Jobs;
-use crate::life::{Life, Phase};
+use crate::life::Life;
 use crate::perform::Entry;
 use crate::waiters::{self, Waiters};
 use crate::{Locks, Result, Settings, Shims, Tasks};
@@ -10,7 +10,7 @@ use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
 use everbeat_model::run::COMMAND;
 use everbeat_model::{BootInstant, ReplicaId, StoreTime};
-use everbeat_store::{Enqueue, Planner, Start, Store};
+use everbeat_store::{Enqueue, Error as StoreError, Planner, Start, Store};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -45,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) known_tasks: Mutex<BTreeSet<String>>,
     ids: Arc<Sequence>,
     life: Mutex<Option<Arc<Life>>>,
+    trouble: Mutex<Option<StoreError>>,
     stopping: AtomicBool,
     ended: watch::Sender<bool>,
     cleaned: Mutex<Option<BootInstant>>,
@@ -61,13 +62,6 @@ pub struct Host {
     pub locks: Option<Arc<dyn Locks>>,
     /// Without them this replica performs no commands.
     pub shims: Option<Arc<dyn Shims>>,
-}
-
-/// Whether the replica takes work, and if not, why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Readiness {
-    Ready,
-    NotReady(&'static str),
 }
 
 impl Engine {
@@ -104,6 +98,7 @@ impl Engine {
             known_tasks: Mutex::default(),
             ids,
             life: Mutex::default(),
+            trouble: Mutex::default(),
             stopping: AtomicBool::new(false),
             ended: watch::Sender::new(false),
             cleaned: Mutex::default(),
@@ -141,17 +136,6 @@ impl Engine {
     pub async fn stopped(&self) {
         let mut ended = self.core.ended.subscribe();
         let _engine_is_gone = ended.wait_for(|ended| *ended).await;
-    }
-
-    pub fn readiness(&self) -> Readiness {
-        match self.core.life() {
-            _ if self.core.stopping() => Readiness::NotReady("draining"),
-            None => Readiness::NotReady("not joined yet"),
-            Some(life) if life.phase() == Phase::Draining => Readiness::NotReady("draining"),
-            Some(life) if life.wedged() => Readiness::NotReady("one of its loops hangs"),
-            Some(life) if !life.pulse().connected => Readiness::NotReady("the store does not acknowledge this replica"),
-            Some(_) => Readiness::Ready,
-        }
     }
 
     /// The id of this life, none between two.
@@ -193,6 +177,19 @@ impl Core {
 
     pub(crate) fn ended(&self) {
         self.ended.send_replace(true);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Why it could not join the last time it tried.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        lock(&self.trouble).clone()
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<StoreError>) {
+        *lock(&self.trouble) = trouble;
     }
 
     pub(crate) fn life(&self) -> Option<Arc<Life>> {

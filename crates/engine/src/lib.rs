@@ -23,6 +23,7 @@ mod judge;
 mod life;
 mod locks;
 mod perform;
+mod readiness;
 mod renew;
 mod settings;
 mod settle;
@@ -35,7 +36,7 @@ mod waiters;
 pub use builtin::builtin;
 pub use commands::{Submission, Submit};
 pub use ctx::{Beat, Ctx, Stop};
-pub use engine::{Engine, Host, Readiness};
+pub use engine::{Engine, Host};
 pub use env::{Env, Task, within};
 pub use error::Error;
 pub use executions::{ExecutionView, Got, StartExecution, Wait};
@@ -46,6 +47,7 @@ pub use jobs::{
     Sentinel, StaleJob, SubmitJob,
 };
 pub use locks::{LockGuard, Locks};
+pub use readiness::{Check, CheckName, CheckStatus, Readiness};
 pub use settings::{JobSettings, QueueLimit, Settings};
 pub use shims::{
     Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,

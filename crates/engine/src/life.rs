@@ -63,21 +63,40 @@ pub(crate) struct Life {
     pub(crate) rearmed: Notify,
     /// There are leases to take over.
     pub(crate) sweep_now: Notify,
-    turns: [AtomicU64; LOOPS],
+    turns: [AtomicU64; Turn::ALL.len()],
     claims: [Claims; 2],
     /// Tasks that end with this life.
     kept: Mutex<Vec<Task>>,
-    /// It was asked to drain.
-    drained: AtomicBool,
+    /// Renewing does not wait for its next beat.
+    pub(crate) renew_now: Notify,
+    /// It was asked to drain, through the store.
+    told_to_drain: AtomicBool,
+    /// It drains: only one does that for it.
+    drains: AtomicBool,
 }
 
 /// Whether the store acknowledges this replica.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Pulse {
     /// When the last acknowledged renewal was sent.
     pub(crate) renewed: BootInstant,
+    /// Why the last renewal was not acknowledged, if it was not.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// Why a renewal was not acknowledged.
+#[derive(Clone)]
+pub(crate) enum Trouble {
+    /// Not sent: a loop of this replica hangs.
+    Withheld,
+    Store(StoreError),
+}
+
+impl Pulse {
     /// The last renewal was acknowledged.
-    pub(crate) connected: bool,
+    pub(crate) fn connected(&self) -> bool {
+        self.trouble.is_none()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +117,18 @@ pub(crate) enum Turn {
     Sweep,
 }
 
-const LOOPS: usize = 4;
+impl Turn {
+    const ALL: [Turn; 4] = [Turn::Claim, Turn::ClaimJobs, Turn::Settle, Turn::Sweep];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Turn::Claim => "claim",
+            Turn::ClaimJobs => "claim jobs",
+            Turn::Settle => "settle",
+            Turn::Sweep => "sweep",
+        }
+    }
+}
 
 /// How many claims of one loop were sent, and how many of them are over.
 #[derive(Default)]
@@ -147,7 +177,7 @@ impl Life {
             }
             tracing::warn!(replica = %life.id, "judged dead by another replica: dropping its work");
             life.abandon().await;
-            if life.drained.load(Ordering::SeqCst) {
+            if life.drains.load(Ordering::SeqCst) {
                 // It was leaving anyway.
                 break;
             }
@@ -179,7 +209,7 @@ impl Life {
             core: core.clone(),
             table: Mutex::default(),
             watch: Mutex::new(Watch::new(settings.hole)),
-            pulse: Mutex::new(Pulse { renewed, connected: true }),
+            pulse: Mutex::new(Pulse { renewed, trouble: None }),
             phase: watch::Sender::new(Phase::Active),
             endings,
             signer,
@@ -187,10 +217,12 @@ impl Life {
             freed_jobs: Notify::new(),
             rearmed: Notify::new(),
             sweep_now: Notify::new(),
-            turns: [const { AtomicU64::new(0) }; LOOPS],
+            turns: [const { AtomicU64::new(0) }; Turn::ALL.len()],
             claims: Default::default(),
             kept: Mutex::default(),
-            drained: AtomicBool::new(false),
+            renew_now: Notify::new(),
+            told_to_drain: AtomicBool::new(false),
+            drains: AtomicBool::new(false),
         };
         life.turns.iter().for_each(|turn| turn.store(now, Ordering::Relaxed));
         Some((Arc::new(life), endings_received, signs_received, lock))
@@ -213,12 +245,19 @@ impl Life {
             match within(&*core.env, settings.call_limit(), core.store.join(replica)).await {
                 Some(Ok(joined)) => {
                     core.clock.set(joined.now, core.env.boot());
+                    core.set_trouble(None);
                     core.offer().await;
                     tracing::info!(replica = %id, clock_skew_ms = joined.clock_skew_ms, "joined");
                     return Some(sent);
                 }
-                Some(Err(error)) => tracing::warn!(%error, "cannot join yet"),
-                None => tracing::warn!("cannot join yet: the store does not answer"),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot join yet");
+                    core.set_trouble(Some(error));
+                }
+                None => {
+                    tracing::warn!("cannot join yet: the store does not answer");
+                    core.set_trouble(Some(StoreError::Unavailable("no answer in time".to_string())));
+                }
             }
             core.env.sleep(pause).await;
             pause = (pause * 2).min(settings.heartbeat_interval);
@@ -280,11 +319,12 @@ impl Life {
         self.turns[turn as usize].store(self.core.env.boot().0.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Whether a loop has not turned for half a timeout: wedged is not alive.
-    pub(crate) fn wedged(&self) -> bool {
+    /// A loop that has not turned for half a timeout: wedged is not alive.
+    pub(crate) fn wedged(&self) -> Option<Turn> {
         let now = self.core.env.boot();
         let half = self.core.settings.heartbeat_timeout / 2;
-        self.turns.iter().any(|turn| now.since(BootInstant(Duration::from_micros(turn.load(Ordering::Relaxed)))) > half)
+        let last = |turn: Turn| Duration::from_micros(self.turns[turn as usize].load(Ordering::Relaxed));
+        Turn::ALL.into_iter().find(|turn| now.since(BootInstant(last(*turn))) > half)
     }
 
     pub(crate) fn claim_begins(&self, lane: Lane) {
@@ -497,9 +537,24 @@ impl Life {
         mine.any(|ended| ended.outcome.is_some_and(|outcome| outcome != Outcome::Lost))
     }
 
+    /// The store holds a request that this replica drain: it takes no more work from now on.
+    pub(crate) fn told_to_drain(&self) {
+        if !self.told_to_drain.swap(true, Ordering::SeqCst) {
+            self.enter(Phase::Draining);
+            self.renew_now.notify_one();
+        }
+    }
+
+    pub(crate) fn was_told_to_drain(&self) -> bool {
+        self.told_to_drain.load(Ordering::SeqCst)
+    }
+
     /// Lets work finish for the grace period, releases the rest, and leaves. Beating stops last.
     pub(crate) async fn drain(self: &Arc<Life>, grace: Duration) {
-        self.drained.store(true, Ordering::SeqCst);
+        if self.drains.swap(true, Ordering::SeqCst) {
+            self.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
+            return;
+        }
         self.enter(Phase::Draining);
         tracing::info!(replica = %self.id, running = self.table().len(), "draining");
         if let Err(error) = self.call(self.core.store.drain(self.id)).await {

@@ -2,7 +2,7 @@
 //!
 //! Whoever is not freshly renewed may not judge.
 
-use crate::life::{Life, Phase};
+use crate::life::{Life, Phase, Trouble};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::watch::{Look, Silent};
@@ -20,7 +20,10 @@ pub(crate) async fn run(life: Arc<Life>) {
     let mut drain = None;
     loop {
         let acknowledged = renew(&life).await;
-        if acknowledged == Some(ReplicaState::Draining) && life.phase() == Phase::Active && drain.is_none() {
+        if acknowledged == Some(ReplicaState::Draining) {
+            life.told_to_drain();
+        }
+        if life.was_told_to_drain() && drain.is_none() {
             let (life, grace) = (life.clone(), core.settings.drain_grace);
             drain = Some(core.env.spawn("drain", async move { life.drain(grace).await }.boxed()));
         }
@@ -30,7 +33,12 @@ pub(crate) async fn run(life: Arc<Life>) {
         let pace = pace(&life);
         // While the store is away, a fresh attempt must come well before anybody's patience ends.
         let pause = if acknowledged.is_some() { pace } else { pace.min(core.settings.heartbeat_timeout / 10) };
-        core.env.sleep(core.env.jittered(pause)).await;
+        let look_again = core.env.sleep(core.env.jittered(pause));
+        tokio::select! {
+            biased;
+            () = life.renew_now.notified() => {}
+            () = look_again => {}
+        }
     }
 }
 
@@ -52,9 +60,10 @@ fn pace(life: &Life) -> Duration {
 /// Renews all leases at once. Answers the replica's state if that was acknowledged.
 async fn renew(life: &Life) -> Option<ReplicaState> {
     let core = &life.core;
-    if life.wedged() {
-        tracing::error!(replica = %life.id, "a loop has not turned for half a timeout: withholding the renewal");
-        disconnected(life);
+    if let Some(hung) = life.wedged() {
+        let hung = hung.as_str();
+        tracing::error!(replica = %life.id, hung, "a loop has not turned for half a timeout: withholding the renewal");
+        disconnected(life, Trouble::Withheld);
         return None;
     }
     let sent = core.env.boot();
@@ -62,11 +71,11 @@ async fn renew(life: &Life) -> Option<ReplicaState> {
         Ok(Renewal::Renewed { now, state }) => {
             core.clock.set(now, core.env.boot());
             let mut pulse = life.pulse();
-            if !pulse.connected {
+            if !pulse.connected() {
                 tracing::info!(replica = %life.id, "renewed again");
             }
             pulse.renewed = sent;
-            pulse.connected = true;
+            pulse.trouble = None;
             drop(pulse);
             life.freed.notify_one();
             Some(state)
@@ -76,18 +85,18 @@ async fn renew(life: &Life) -> Option<ReplicaState> {
             None
         }
         Err(error) => {
-            if life.pulse().connected {
+            if life.pulse().connected() {
                 tracing::warn!(replica = %life.id, %error, "cannot renew: no more claims until it can");
             }
-            disconnected(life);
+            disconnected(life, Trouble::Store(error));
             None
         }
     }
 }
 
-fn disconnected(life: &Life) {
+fn disconnected(life: &Life, trouble: Trouble) {
     metrics::counter!("everbeat_renewal_failures_total").increment(1);
-    life.pulse().connected = false;
+    life.pulse().trouble = Some(trouble);
     life.watch.lock().unwrap_or_else(PoisonError::into_inner).failed();
 }
 
@@ -104,7 +113,7 @@ pub(crate) async fn observe(life: &Life) {
             return;
         }
     };
-    let pulse = *life.pulse();
+    let pulse = life.pulse().clone();
     let proven: Vec<&Replica> =
         replicas.iter().filter(|replica| replica.id != life.id && proven_dead(life, replica)).collect();
     for replica in &proven {
@@ -119,7 +128,7 @@ pub(crate) async fn observe(life: &Life) {
         replicas: &replicas,
     };
     let silent = life.watch.lock().unwrap_or_else(PoisonError::into_inner).look(&look);
-    let may_judge = pulse.connected || core.settings.hole == Some(Hole::UnrenewedJudge);
+    let may_judge = pulse.connected() || core.settings.hole == Some(Hole::UnrenewedJudge);
     for silent in silent.into_iter().filter(|_| may_judge) {
         if let Some(replica) = replicas.iter().find(|replica| replica.id == silent.id) {
             bury(life, silent.id, Some(silent.beat), silence_verdict(life, replica, &silent)).await;

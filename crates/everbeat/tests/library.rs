@@ -292,7 +292,7 @@ async fn a_real_failure_during_a_drain_is_a_failure() {
     begun.notified().await;
     let draining = engine.clone();
     let drained = tokio::task::spawn_blocking(move || tokio::runtime::Handle::current().block_on(draining.drain()));
-    while engine.inner().readiness() == everbeat_engine::Readiness::Ready {
+    while engine.inner().readiness().ready() {
         tokio::task::yield_now().await;
     }
     go.notify_one();

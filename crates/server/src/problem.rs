@@ -1,3 +1,4 @@
+use crate::health::{CheckJson, Checks};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -20,6 +21,7 @@ pub(crate) struct Problem {
     field: Option<String>,
     value: Option<String>,
     retry_after_secs: Option<u32>,
+    checks: Option<Box<Checks>>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Problem>;
@@ -107,13 +109,26 @@ impl Kind {
 impl Problem {
     pub(crate) fn new(kind: Kind, detail: impl Into<String>, hint: impl Into<String>) -> Problem {
         let retry_after_secs = (kind.facts().0 == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
-        Problem { kind, detail: detail.into(), hint: hint.into(), field: None, value: None, retry_after_secs }
+        Problem {
+            kind,
+            detail: detail.into(),
+            hint: hint.into(),
+            field: None,
+            value: None,
+            retry_after_secs,
+            checks: None,
+        }
     }
 
     /// A complaint about one value, of the given kind.
     pub(crate) fn about(kind: Kind, invalid: Invalid) -> Problem {
         let detail = format!("{} {} (got {})", invalid.field, invalid.problem, invalid.value);
         Problem { field: Some(invalid.field), value: Some(invalid.value), ..Problem::new(kind, detail, invalid.hint) }
+    }
+
+    pub(crate) fn with_checks(mut self, checks: Checks) -> Problem {
+        self.checks = Some(Box::new(checks));
+        self
     }
 
     pub(crate) fn retry_after(mut self, secs: u32) -> Problem {
@@ -188,6 +203,7 @@ impl IntoResponse for Problem {
             hint: self.hint,
             field: self.field,
             value: self.value,
+            checks: self.checks,
         };
         let mut response = (status, axum::Json(document)).into_response();
         let headers = response.headers_mut();
@@ -220,4 +236,8 @@ pub(crate) struct ProblemJson {
     /// What it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
+    /// Of a replica that is not ready: what its checks found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<CheckJson>>)]
+    checks: Option<Box<Checks>>,
 }

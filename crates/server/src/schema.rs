@@ -1,6 +1,6 @@
 //! Names of the model as the API document shows them.
 
-use everbeat_engine::{HeartbeatStatus, Stream};
+use everbeat_engine::{CheckName, CheckStatus, HeartbeatStatus, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
@@ -27,6 +27,8 @@ macro_rules! words {
 }
 
 words!(RunStateName, RunState::ALL.map(RunState::as_str).to_vec());
+words!(CheckNameWord, CheckName::ALL.map(CheckName::as_str).to_vec());
+words!(CheckStatusWord, CheckStatus::ALL.map(CheckStatus::as_str).to_vec());
 words!(KindName, Kind::ALL.map(Kind::as_str).to_vec());
 words!(OutcomeName, Outcome::ALL.map(Outcome::as_str).to_vec());
 words!(ReplicaStateName, ReplicaState::ALL.map(ReplicaState::as_str).to_vec());

@@ -6,7 +6,7 @@ use crate::graphs::{PULSING, SINGLE, WIDE, pulsing, single, wide};
 use crate::shared::Shared;
 use crate::truth::{Truth, Window, WindowKind};
 use crate::world::World;
-use everbeat_engine::{Engine, Error, Got, Readiness, StartExecution, Wait, within};
+use everbeat_engine::{Engine, Error, Got, StartExecution, Wait, within};
 use everbeat_model::ExecutionId;
 use everbeat_model::graph::{Cell, Graph};
 use everbeat_store::Idempotency;
@@ -277,7 +277,7 @@ async fn wait_for(
             let told_by = since + TOLD_WITHIN;
             // One that leaves looks no more: its clients go elsewhere.
             if wait != Wait::Newer
-                && engine.readiness() == Readiness::Ready
+                && engine.readiness().ready()
                 && stood.is_some()
                 && now > told_by
                 && truth.untroubled(owner, told_by - TOLD_WITHIN / 2, now)

@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::truth::{Boot, BootState, Truth};
 use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
-use everbeat_engine::{Engine, QueueLimit, Readiness, Settings, Tasks};
+use everbeat_engine::{Engine, QueueLimit, Settings, Tasks};
 use everbeat_model::{Hole, RunId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
@@ -301,8 +301,8 @@ impl World {
         }
         for (place, host) in self.hosts.iter().enumerate() {
             let Some((_, engine)) = &host.boot else { return Some(format!("host {place} is down")) };
-            if engine.readiness() != Readiness::Ready {
-                return Some(format!("host {place} is {:?}", engine.readiness()));
+            if let Some(check) = engine.readiness().failing() {
+                return Some(format!("host {place} is not ready: {check:?}"));
             }
             if engine.slots_taken() > 0 {
                 return Some(format!("host {place} holds {} slots", engine.slots_taken()));

@@ -308,7 +308,7 @@ impl Watch<'_> {
                     if asked {
                         self.ask_to_stop().await;
                     }
-                    if vouches && self.life.pulse().connected
+                    if vouches && self.life.pulse().connected()
                         && let Err(error) = self.shims.vouch(&self.attempt).await
                     {
                         tracing::debug!(job = %self.attempt.job, %error, "cannot vouch for a job");

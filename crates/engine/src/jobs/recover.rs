@@ -172,7 +172,7 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     // A watcher that was away itself, or could not be heard, begins anew.
     let longest = (window / 2).max(core.settings.sweep_interval * 2);
     let attentive = absent.looked.is_some_and(|looked| now.since(looked) <= longest);
-    if !attentive || !life.pulse().connected {
+    if !attentive || !life.pulse().connected() {
         absent.since.clear();
         absent.hosts.clear();
     }

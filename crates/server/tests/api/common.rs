@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Readiness, Settings, Shims, Task, builtin};
+use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Settings, Shims, Task, builtin};
 use everbeat_model::{BootInstant, Json, StoreTime};
 use everbeat_server::{Config, Scope, Token, router};
 use everbeat_store::{Memory, Store};
@@ -95,7 +95,7 @@ pub(crate) async fn start() -> Server {
 pub(crate) async fn started(config: Config) -> Server {
     let server = idle(config);
     server.engine.start();
-    eventually(|| async { (server.engine.readiness() == Readiness::Ready).then_some(()) }).await;
+    eventually(|| async { server.engine.readiness().ready().then_some(()) }).await;
     server
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn started_with(config: Config, shims: &Arc<FakeShims>) -> Serv
     let host = Host { shims: Some(shims.clone() as Arc<dyn Shims>), ..Host::default() };
     let server = idle_on(config, wall, host);
     server.engine.start();
-    eventually(|| async { (server.engine.readiness() == Readiness::Ready).then_some(()) }).await;
+    eventually(|| async { server.engine.readiness().ready().then_some(()) }).await;
     server
 }
 

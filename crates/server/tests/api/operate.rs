@@ -46,9 +46,19 @@ async fn replicas_are_shown_and_drained() {
     }
     let path = format!("/api/v1/replicas/{}", replica["id"].as_str().expect("an id"));
     assert_eq!(server.get(&path).await.ok()["state"], "active");
-    server.get("/readyz").await.ok();
+    let ready = server.get("/readyz").await.ok();
+    assert_eq!((&ready["status"], &ready["replica_id"]), (&json!("ready"), &replica["id"]));
+    for check in ready["checks"].as_array().expect("checks") {
+        assert_eq!((&check["status"], &check["hint"]), (&json!("ok"), &json!(null)), "{check}");
+    }
     let drained = server.post(&format!("{path}/drain")).await.ok();
     assert_ne!(drained["state"], "active");
+    let unready = server.get("/readyz").await.problem(StatusCode::SERVICE_UNAVAILABLE, "not-ready");
+    assert_eq!(
+        (&unready["checks"][0]["name"], &unready["checks"][0]["status"]),
+        (&json!("replica"), &json!("failing"))
+    );
+    assert!(unready["detail"].as_str().expect("text").starts_with("replica: "), "told at once: {unready}");
     server.engine.stopped().await;
     assert_eq!(server.get(&path).await.ok()["state"], "left");
     assert_eq!(server.get(&path).await.ok()["liveness"], json!(null));
@@ -117,7 +127,8 @@ async fn liveness_needs_no_replica_and_readiness_does() {
     let server = idle(Config::default());
     assert_eq!(server.get("/livez").await.ok()["status"], "alive");
     let problem = server.get("/readyz").await.problem(StatusCode::SERVICE_UNAVAILABLE, "not-ready");
-    assert!(problem["detail"].as_str().expect("text").contains("joined"), "{problem}");
+    assert_eq!(problem["detail"], "replica: not joined yet");
+    assert_eq!(problem["checks"][0]["name"], "replica");
 }
 
 #[tokio::test]

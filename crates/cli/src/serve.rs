@@ -20,6 +20,7 @@ use tokio::sync::watch;
 pub(crate) fn serve(flags: &Flags) -> Result<u8, Failure> {
     let config = Config::load(flags, environment())?;
     logging::start(&config.telemetry);
+    everbeat_server::measure();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

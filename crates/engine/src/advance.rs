@@ -35,7 +35,7 @@ pub(crate) async fn run(life: Arc<Life>) {
         }
         let next_in = match life.call(core.store.advance_due(most, core.planner.clone())).await {
             Ok(looked) => {
-                metrics::counter!("everbeat_looks_total").increment(looked.executions.len() as u64);
+                metrics::counter!("everbeat_execution_looks_total").increment(looked.executions.len() as u64);
                 if !looked.executions.is_empty() {
                     core.changed(&looked.executions);
                 }

@@ -69,7 +69,7 @@ pub(crate) async fn run(life: Arc<Life>, lane: Lane) {
                         false
                     }
                     Ok(claimed) => {
-                        metrics::counter!("everbeat_claims_total").increment(claimed.len() as u64);
+                        metrics::counter!("everbeat_runs_claimed_total").increment(claimed.len() as u64);
                         let full = claimed.len() == limit;
                         for claimed in claimed {
                             rates.spend(&claimed.spec.queue);

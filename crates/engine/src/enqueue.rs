@@ -38,7 +38,7 @@ async fn write(core: &Core, mut requests: Vec<Enqueue>) -> Vec<Outcome<Enqueue>>
     let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
     let answer = within(&*core.env, core.settings.call_limit(), written).await.unwrap_or_else(late);
     core.store.wake();
-    metrics::counter!("everbeat_enqueued_total").increment(answer.as_ref().map_or(0, Vec::len) as u64);
+    metrics::counter!("everbeat_runs_enqueued_total").increment(answer.as_ref().map_or(0, Vec::len) as u64);
     let mut rest = answer.as_ref().map(|answers| answers.as_slice());
     let mine = |size: usize| match &mut rest {
         Ok(answers) => {

@@ -22,6 +22,7 @@ mod jobs;
 mod judge;
 mod life;
 mod locks;
+pub mod metrics;
 mod perform;
 mod readiness;
 mod renew;

@@ -36,4 +36,5 @@ mod values;
 mod verdicts;
 
 pub use config::{Config, Scope, Token};
+pub use metrics::measure;
 pub use serve::{router, serve};

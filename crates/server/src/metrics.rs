@@ -6,9 +6,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use everbeat_engine::metrics::{FAMILIES, Kind, describe, family};
+use everbeat_model::Replica;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::ReplicaState;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
@@ -37,7 +39,7 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
     };
     let mut response = next.run(request).await;
     let status = response.status().as_u16().to_string();
-    metrics::histogram!("everbeat_http_request_seconds", "method" => method, "path" => path.clone())
+    metrics::histogram!("everbeat_http_request_duration_seconds", "method" => method, "path" => path.clone())
         .record(env.boot().since(begun).as_secs_f64());
     metrics::counter!("everbeat_http_requests_total", "method" => method, "path" => path, "status" => status)
         .increment(1);
@@ -47,52 +49,59 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
     response
 }
 
+/// Begins to count. What happened in this process before that is not in the figures; [`crate::serve`] begins at the
+/// latest.
+pub fn measure() {
+    recorder();
+}
+
 /// Where this process counts; none, if its owner installed a recorder of another kind first.
 pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
     static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
     let install = || {
-        let handle = PrometheusBuilder::new().set_buckets(&BUCKETS).ok()?.install_recorder().ok()?;
-        metrics::describe_gauge!("everbeat_jobs_running", "Jobs that this replica watches over");
-        metrics::describe_gauge!("everbeat_jobs_stale", "Of these: those whose sentinels are stale");
-        metrics::describe_gauge!("everbeat_jobs_dead", "Of these: those whose sentinels are older still");
-        metrics::describe_counter!("everbeat_jobs_hung_total", "Shims that held their lock and did not answer");
+        let buckets = FAMILIES.iter().filter_map(|family| match family.kind {
+            Kind::Histogram(buckets) => Some((Matcher::Full(family.name.to_string()), buckets)),
+            Kind::Counter | Kind::Gauge => None,
+        });
+        let mut builder = PrometheusBuilder::new();
+        for (name, buckets) in buckets {
+            builder = builder.set_buckets_for_metric(name, buckets).ok()?;
+        }
+        let handle = builder.install_recorder().ok()?;
+        describe();
         Some(handle)
     };
     RECORDER.get_or_init(install).as_ref()
 }
 
-/// In seconds.
-const BUCKETS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
-
 /// Queues with figures of their own; the rest are shown as one, so that names do not flood a scraper.
 const MOST_QUEUES: usize = 200;
+/// Shown even while nothing ever was in it.
+const DEFAULT_QUEUE: &str = "default";
 
 /// What is read at the moment of the scrape. A store that is out is a figure too, not an error.
 async fn now(app: &App, text: &mut String) {
     let engine = &app.engine;
-    gauge(
-        text,
-        "everbeat_slots",
-        "Runs that this replica performs at most",
-        [(String::new(), engine.settings().slots)],
-    );
-    gauge(text, "everbeat_slots_taken", "Runs that hold a slot here", [(String::new(), engine.slots_taken())]);
+    show(text, "everbeat_slots", [(String::new(), engine.settings().slots)]);
+    show(text, "everbeat_slots_taken", [(String::new(), engine.slots_taken())]);
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());
-    gauge(text, "everbeat_store_up", "Whether the store answered this scrape", [(String::new(), up)]);
-    if let Ok(queues) = queues {
-        let paused = queues.iter().filter(|queue| queue.paused).count();
-        gauge(text, "everbeat_queues_paused", "Queues from which nothing is claimed", [(String::new(), paused)]);
-        gauge(text, "everbeat_runs", "Unfinished runs", by_state(queues));
-    }
-    if let Ok(replicas) = replicas {
-        let count = |state: ReplicaState| replicas.iter().filter(|replica| replica.state == state).count();
-        let by_state = ReplicaState::ALL.map(|state| (format!("state=\"{}\"", state.as_str()), count(state)));
-        gauge(text, "everbeat_replicas", "Replicas, those that are gone until they are forgotten", by_state);
-    }
+    show(text, "everbeat_store_up", [(String::new(), up)]);
+    let paused = queues.as_ref().map(|queues| (String::new(), queues.iter().filter(|queue| queue.paused).count()));
+    show(text, "everbeat_queues_paused", paused);
+    show(text, "everbeat_runs", queues.map(by_state).unwrap_or_default());
+    let count = |replicas: &[Replica], state: ReplicaState| {
+        (format!("state=\"{}\"", state.as_str()), replicas.iter().filter(|replica| replica.state == state).count())
+    };
+    let by_state = replicas.map(|replicas| ReplicaState::ALL.map(|state| count(&replicas, state)));
+    show(text, "everbeat_replicas", by_state.into_iter().flatten());
 }
 
 fn by_state(mut queues: Vec<Queue>) -> Vec<(String, u64)> {
+    if !queues.iter().any(|queue| queue.name == DEFAULT_QUEUE) {
+        let name = DEFAULT_QUEUE.to_string();
+        queues.insert(0, Queue { name, paused: false, scheduled: 0, ready: 0, running: 0 });
+    }
     let rest = queues.split_off(queues.len().min(MOST_QUEUES));
     if !rest.is_empty() {
         let sum = |count: fn(&Queue) -> u64| rest.iter().map(count).sum();
@@ -112,13 +121,10 @@ fn by_state(mut queues: Vec<Queue>) -> Vec<(String, u64)> {
     queues.into_iter().flat_map(lines).collect()
 }
 
-fn gauge<N: std::fmt::Display>(
-    text: &mut String,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (String, N)>,
-) {
-    _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+/// Writes a family that is read when it is asked for. Without any figure, it is at least named.
+fn show<N: std::fmt::Display>(text: &mut String, name: &str, values: impl IntoIterator<Item = (String, N)>) {
+    let Some(family) = family(name) else { return };
+    _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}", family.help, family.kind.as_str());
     for (labels, value) in values {
         let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         _ = writeln!(text, "{name}{labels} {value}");

@@ -156,8 +156,8 @@ async fn metrics_count_runs_by_queue_and_carry_no_ids() {
         "everbeat_slots 64",
         "everbeat_slots_taken 0",
         "everbeat_store_up 1",
-        "# TYPE everbeat_enqueued_total counter",
-        "everbeat_http_request_seconds_bucket{",
+        "# TYPE everbeat_runs_enqueued_total counter",
+        "everbeat_http_request_duration_seconds_bucket{",
         "path=\"/api/v1/runs/{id}\"",
     ] {
         assert!(text.contains(line), "{line} in {text}");

@@ -1,0 +1,176 @@
+//! Every family of figures that this program counts, of the whole binary: the only place that names, describes and
+//! types them. A test compares it with the source.
+
+use metrics::{Label, Unit};
+
+/// Figures of one name, told apart by labels.
+pub struct Family {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub unit: Unit,
+    pub help: &'static str,
+    pub series: Series,
+}
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// Which figures of a family there are from the start.
+#[derive(Clone, Copy)]
+pub enum Series {
+    One,
+    /// One for each value of a label.
+    Each(&'static str, &'static [&'static str]),
+    /// One for each of these rows of values.
+    Rows(&'static [&'static str], &'static [&'static [&'static str]]),
+    /// Whoever shows the figures reads them at that moment; with these labels.
+    Read(&'static [&'static str]),
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        }
+    }
+}
+
+/// Requests are answered, and calls return, within these, in seconds.
+const SHORT: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+const fn counter(name: &'static str, help: &'static str, series: Series) -> Family {
+    Family { name, kind: Kind::Counter, unit: Unit::Count, help, series }
+}
+
+const fn gauge(name: &'static str, help: &'static str, series: Series) -> Family {
+    Family { name, kind: Kind::Gauge, unit: Unit::Count, help, series }
+}
+
+const fn seconds(name: &'static str, buckets: &'static [f64], help: &'static str, series: Series) -> Family {
+    Family { name, kind: Kind::Histogram(buckets), unit: Unit::Seconds, help, series }
+}
+
+use Series::{Each, One, Read, Rows};
+
+/// In alphabetical order. Counters end in `_total`; units are seconds and bytes, and stand in the name.
+pub const FAMILIES: &[Family] = &[
+    counter("everbeat_attempts_total", "Attempts that ended", Each("outcome", OUTCOMES)),
+    counter("everbeat_execution_looks_total", "Executions looked at since something of theirs was due", One),
+    counter("everbeat_fenced_writes_total", "Results of attempts that no longer held their lease", One),
+    seconds(
+        "everbeat_http_request_duration_seconds",
+        SHORT,
+        "Time until a request was answered",
+        Rows(&["method", "path"], &[&["GET", "/metrics"]]),
+    ),
+    counter(
+        "everbeat_http_requests_total",
+        "Requests answered",
+        Rows(&["method", "path", "status"], &[&["GET", "/metrics", "200"]]),
+    ),
+    gauge("everbeat_jobs_dead", "Jobs watched over here whose sentinels are older than jobs.dead_after", One),
+    counter("everbeat_jobs_hung_total", "Shims that held their lock and did not answer", One),
+    gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
+    gauge("everbeat_jobs_stale", "Jobs watched over here whose sentinels are older than jobs.stale_after", One),
+    gauge("everbeat_queues_paused", "Queues from which nothing is claimed", Read(&[])),
+    counter("everbeat_renewal_failures_total", "Renewals of this replica that the store did not acknowledge", One),
+    gauge("everbeat_replicas", "Replicas; those that are gone until they are forgotten", Read(&["state"])),
+    gauge("everbeat_runs", "Unfinished runs", Read(&["queue", "state"])),
+    counter("everbeat_runs_claimed_total", "Runs that this replica took", One),
+    counter("everbeat_runs_enqueued_total", "Runs that were accepted here", One),
+    gauge("everbeat_slots", "Runs that this replica performs at most", Read(&[])),
+    gauge("everbeat_slots_taken", "Runs that hold a slot here", Read(&[])),
+    gauge("everbeat_store_up", "Whether the store answered this scrape", Read(&[])),
+    counter(
+        "everbeat_verdicts_total",
+        "Judgements of this replica",
+        Rows(
+            &["judgement", "reason"],
+            &[
+                &["lost", "lock_released"],
+                &["lost", "replica_silent"],
+                &["lost", "attempt_silent"],
+                &["lost", "isolated"],
+                &["stalled", "no_progress"],
+                &["timed_out", "deadline"],
+                &["cancelled", "cancel_grace"],
+            ],
+        ),
+    ),
+];
+
+const OUTCOMES: &[&str] = &["succeeded", "failed", "lost", "timed_out", "stalled", "cancelled", "released"];
+
+/// The family of that name.
+pub fn family(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
+/// Tells the recorder of this process what every family means, and that each is there, at zero. Whoever installs a
+/// recorder calls it once.
+pub fn describe() {
+    for family in FAMILIES {
+        match family.kind {
+            Kind::Counter => metrics::describe_counter!(family.name, family.unit, family.help),
+            Kind::Gauge => metrics::describe_gauge!(family.name, family.unit, family.help),
+            Kind::Histogram(_) => metrics::describe_histogram!(family.name, family.unit, family.help),
+        }
+        for labels in family.start() {
+            match family.kind {
+                Kind::Counter => metrics::counter!(family.name, labels).increment(0),
+                Kind::Gauge => metrics::gauge!(family.name, labels).set(0.0),
+                // Being named is enough.
+                Kind::Histogram(_) => drop(metrics::histogram!(family.name, labels)),
+            }
+        }
+    }
+}
+
+impl Family {
+    /// The labels of every figure that is there from the start.
+    fn start(&self) -> Vec<Vec<Label>> {
+        match self.series {
+            Series::One => vec![Vec::new()],
+            Series::Each(name, values) => values.iter().map(|value| vec![Label::new(name, *value)]).collect(),
+            Series::Rows(names, rows) => {
+                let row = |values: &&[&'static str]| {
+                    names.iter().zip(values.iter()).map(|(name, value)| Label::new(*name, *value)).collect()
+                };
+                rows.iter().map(row).collect()
+            }
+            Series::Read(_) => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everbeat_model::Outcome;
+
+    #[test]
+    fn names_follow_the_conventions_of_prometheus() {
+        assert!(FAMILIES.is_sorted_by_key(|family| family.name));
+        for Family { name, kind, unit, help, .. } in FAMILIES {
+            assert!(name.starts_with("everbeat_") && !help.is_empty(), "{name}");
+            assert_eq!(matches!(kind, Kind::Counter), name.ends_with("_total"), "{name}");
+            assert_eq!(*unit == Unit::Seconds, name.ends_with("_seconds"), "{name}");
+            assert_eq!(*unit == Unit::Bytes, name.trim_end_matches("_total").ends_with("_bytes"), "{name}");
+            for part in ["_ms", "_millis", "_minutes", "_count", "_sum", "_bucket"] {
+                assert!(!name.ends_with(part), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_outcome_is_there_from_the_start() {
+        assert_eq!(OUTCOMES, Outcome::ALL.map(Outcome::as_str));
+    }
+}

@@ -3,7 +3,9 @@ mod job;
 pub(crate) use job::{BeatArgs, BeatStatus, LogsArgs, RecoveryAction, RunArgs, Stream};
 
 use crate::config::Flags;
-use clap::{Parser, Subcommand, ValueEnum};
+use crate::term::Color;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Parser, Subcommand, ValueEnum};
 use everbeat_model::time::parse_duration;
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -25,6 +27,12 @@ pub(crate) struct Args {
     /// How data is printed; with json, stdout carries data only
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Output,
+    /// Print only errors and what was asked for
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// When to use colours; NO_COLOR counts too
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
 }
 
 /// The server to talk to.
@@ -36,6 +44,35 @@ pub(crate) struct Remote {
     /// Token to show to the server
     #[arg(long, global = true, env = "EVERBEAT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
+    #[arg(skip)]
+    pub(crate) origin: UrlOrigin,
+}
+
+/// Where the address of the server was said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum UrlOrigin {
+    #[default]
+    Default,
+    Variable,
+    Flag,
+}
+
+impl UrlOrigin {
+    pub(crate) fn of(matches: &ArgMatches) -> UrlOrigin {
+        match matches.value_source("url") {
+            Some(ValueSource::CommandLine) => UrlOrigin::Flag,
+            Some(ValueSource::EnvVariable) => UrlOrigin::Variable,
+            _ => UrlOrigin::Default,
+        }
+    }
+
+    /// What to correct, if the address is wrong.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            UrlOrigin::Flag | UrlOrigin::Default => "--url",
+            UrlOrigin::Variable => "EVERBEAT_URL",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -73,6 +110,7 @@ pub(crate) enum Command {
     /// Print what a job wrote to stdout and stderr
     #[command(after_help = "Examples:\n  \
         everbeat logs -f ID\n  \
+        everbeat logs -f --exit-code ID      and end as the job does, like `everbeat run`\n  \
         everbeat logs --tail 20 --stream stderr ID")]
     Logs(LogsArgs),
     /// Submit a run of a task
@@ -99,6 +137,10 @@ pub(crate) enum Command {
         id: String,
     },
     /// Wait until a job or a run is finished, and end with 0, 1, 4 or 5
+    #[command(after_help = "Examples:\n  \
+        everbeat wait ID --timeout 10m\n  \
+        everbeat wait nightly                the job of that name\n\n\
+        What is waited for and how it ended is told on stderr; stdout has the result alone, as JSON.")]
     Wait {
         /// Id of a job or a run
         id: String,
@@ -219,7 +261,7 @@ pub(crate) struct SubmitArgs {
     /// Accept a task that nobody has offered yet
     #[arg(long)]
     pub(crate) accept_unknown: bool,
-    /// Wait until the run is finished, and end with its exit code
+    /// Wait until the run is finished: stdout has its result alone, and the exit code tells how it ended
     #[arg(long)]
     pub(crate) wait: bool,
     /// With --wait: give up after so long, with exit code 124 [default: never]
@@ -329,6 +371,9 @@ pub(crate) struct PageArgs {
     /// All of them, page after page
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
+    /// Whole ids and nothing cut, also on a terminal
+    #[arg(short, long)]
+    pub(crate) wide: bool,
 }
 
 #[derive(Debug, Subcommand)]

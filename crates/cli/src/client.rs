@@ -57,7 +57,7 @@ impl Client {
         let host = base.strip_prefix("http://").or_else(|| base.strip_prefix("https://"));
         let Some(host) = host.filter(|host| !host.is_empty()) else {
             let invalid = everbeat_model::Invalid::new(
-                "EVERBEAT_URL",
+                remote.origin.name(),
                 format!("{:?}", remote.url),
                 "is not an HTTP address",
                 "write it like http://127.0.0.1:7117",

@@ -27,3 +27,18 @@ impl Patience {
         std::thread::sleep(span.min(self.left()));
     }
 }
+
+/// How long something has taken.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopwatch(Instant);
+
+#[allow(clippy::disallowed_methods, reason = "the client is no part of the engine's time")]
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch(Instant::now())
+    }
+
+    pub(crate) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}

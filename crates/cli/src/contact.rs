@@ -1,5 +1,6 @@
 use crate::client::Trouble;
 use crate::clock::Patience;
+use crate::term;
 use everbeat_model::time::format_duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl Contact {
     fn away(&self, trouble: &Trouble) -> Patience {
         *self.lock().get_or_insert_with(|| {
             if !self.span.is_zero() {
-                eprintln!("everbeat: {trouble}; trying again for {}", format_duration(self.span));
+                let span = format_duration(self.span);
+                term::warn(&format!("everbeat: {trouble}; trying again for {span}"));
             }
             Patience::new(Some(self.span))
         })
@@ -49,7 +51,7 @@ impl Contact {
 
     fn back(&self) {
         if self.lock().take().is_some() {
-            eprintln!("everbeat: the server is back");
+            term::warn("everbeat: the server is back");
         }
     }
 

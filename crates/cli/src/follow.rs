@@ -4,6 +4,7 @@ use crate::args::Stream;
 use crate::client::{Client, Log, Trouble, escape};
 use crate::clock::Patience;
 use crate::contact::{Contact, Pauses};
+use crate::{spinner, term};
 use serde_json::json;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Reading {
             if let From::Offset(asked) = from
                 && begins > asked
             {
-                eprintln!("everbeat: {} bytes of {} are no longer kept", begins - asked, stream.as_str());
+                let (lost, stream) = (begins - asked, stream.as_str());
+                term::warn(&format!("everbeat: {lost} bytes of {stream} are no longer kept"));
             }
             let (ended, received) = copy(log, stream, sink);
             if let Some(ended) = ended {
@@ -128,6 +130,7 @@ fn copy(mut log: Log, stream: Stream, sink: &mut Sink) -> (Option<Ended>, u64) {
 
 impl Sink {
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        spinner::give_way();
         match self {
             Sink::Stdout => write_out(io::stdout().lock(), bytes),
             Sink::Stderr => write_out(io::stderr().lock(), bytes),

@@ -15,11 +15,13 @@ mod logging;
 mod notify;
 mod output;
 mod serve;
+mod spinner;
 mod tasks;
+mod term;
 mod waiting;
 
-use args::{Args, Command};
-use clap::Parser;
+use args::{Args, Command, UrlOrigin};
+use clap::{CommandFactory, FromArgMatches};
 use exit::Failure;
 use std::process::ExitCode;
 
@@ -28,18 +30,21 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == "shim") {
         return everbeat_supervisor::job::shim::main(std::env::args_os().skip(1));
     }
-    let args = Args::parse();
+    let matches = Args::command().get_matches();
+    let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    args.remote.origin = UrlOrigin::of(&matches);
+    term::settle(&args);
     match perform(args) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("{failure}");
+            term::warn(&failure.to_string());
             ExitCode::from(failure.code)
         }
     }
 }
 
 fn perform(args: Args) -> Result<u8, Failure> {
-    let Args { command, remote, output } = args;
+    let Args { command, remote, output, quiet: _, color: _ } = args;
     let to = || commands::To::new(&remote, output);
     match command {
         Command::Serve(flags) => serve::serve(&flags),

@@ -1,39 +1,96 @@
 //! What is printed: data on stdout, messages on stderr.
 
-use crate::clock;
+use crate::{clock, spinner, term};
 use comfy_table::{Cell, Color, Table, presets};
 use everbeat_model::StoreTime;
 use serde_json::Value;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 /// Prints data; answers whether anybody still reads. A reader that has seen enough and closed the pipe
 /// is no error.
 pub(crate) fn print(text: &str) -> bool {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n")).is_ok()
+    let mut written = false;
+    spinner::aside(|| {
+        let mut stdout = io::stdout().lock();
+        written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n")).is_ok();
+    });
+    written
 }
 
-pub(crate) fn no_color() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-}
-
-/// Columns without borders, so that they can be cut and sorted by other tools.
+/// Columns without borders, so that they can be cut and sorted by other tools. For a person they fit the
+/// terminal, one line a row, and ids are folded; for a program they are whole.
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>) -> String {
+    let width = term::style().person.then(|| usize::from(term::width(io::stdout())));
+    lay_out(headers, rows.into_iter().map(|row| row.into_iter().map(folded).collect()).collect(), width)
+}
+
+/// The same, with whole ids and nothing cut.
+pub(crate) fn wide_table(headers: &[&str], rows: Vec<Vec<Cell>>) -> String {
+    lay_out(headers, rows, None)
+}
+
+fn lay_out(headers: &[&str], mut rows: Vec<Vec<Cell>>, width: Option<usize>) -> String {
+    for cell in rows.iter_mut().flatten().filter(|cell| cell.content().contains(char::is_control)) {
+        *cell = Cell::new(cell.content().split(char::is_control).collect::<Vec<_>>().join(" "));
+    }
+    if let Some(width) = width {
+        fit(headers, &mut rows, width);
+    }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(headers);
     table.add_rows(rows);
-    if io::stdout().is_terminal() && !no_color() {
-        table.enforce_styling()
-    } else {
-        table.force_no_tty()
-    };
+    table.force_no_tty();
+    if term::style().color {
+        table.enforce_styling();
+    }
     let last = headers.len().saturating_sub(1);
     for (place, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if place == last { 0 } else { 2 }));
+        column.set_padding((0, if place == last { 0 } else { GAP }));
     }
     table.trim_fmt()
+}
+
+/// Between two columns.
+const GAP: u16 = 2;
+/// No column is made narrower: a folded id, or a state.
+const NARROWEST: usize = 8;
+
+/// Cuts what is too long, the widest column first, until a row fits.
+fn fit(headers: &[&str], rows: &mut [Vec<Cell>], width: usize) {
+    let length = |cell: &Cell| cell.content().chars().count();
+    let widest = |place: usize| rows.iter().filter_map(|row| row.get(place)).map(length).max().unwrap_or_default();
+    let mut widths: Vec<usize> =
+        headers.iter().enumerate().map(|(place, header)| widest(place).max(header.len())).collect();
+    let gaps = usize::from(GAP) * headers.len().saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > width {
+        let narrowest = |place: usize| headers[place].len().max(NARROWEST);
+        let candidates = (0..headers.len()).filter(|place| widths[*place] > narrowest(*place));
+        let Some(place) = candidates.max_by_key(|place| widths[*place]) else { break };
+        widths[place] -= 1;
+    }
+    for row in rows {
+        for (cell, width) in row.iter_mut().zip(&widths) {
+            if length(cell) > *width {
+                let kept: String = cell.content().chars().take(width.saturating_sub(1)).collect();
+                *cell = Cell::new(format!("{}{}", kept.trim_end(), term::shape('…', '~')));
+            }
+        }
+    }
+}
+
+/// A person tells ids apart by their last characters, and every command takes them.
+fn folded(cell: Cell) -> Cell {
+    let text = cell.content();
+    let is_id = |word: &str| word.len() == 36 && uuid::Uuid::try_parse(word).is_ok();
+    match term::style().person && text.split(' ').any(is_id) {
+        true => {
+            let fold = |word| if is_id(word) { spinner::tail(word) } else { word };
+            Cell::new(text.split(' ').map(fold).collect::<Vec<_>>().join(" "))
+        }
+        false => cell,
+    }
 }
 
 /// Lines of `name  value`, aligned.
@@ -48,22 +105,24 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
 
 /// A state, with a shape and a colour where a person looks.
 pub(crate) fn state(name: &str) -> Cell {
-    let (shape, color) = look(name);
-    let cell = Cell::new(if io::stdout().is_terminal() { format!("{shape} {name}") } else { name.to_string() });
+    let (shape, ascii, color) = look(name);
+    let person = term::style().person && !name.is_empty();
+    let cell = Cell::new(if person { format!("{} {name}", term::shape(shape, ascii)) } else { name.to_string() });
     cell.fg(color)
 }
 
-fn look(name: &str) -> (char, Color) {
+fn look(name: &str) -> (char, char, Color) {
     match name {
-        "running" | "alive" | "active" | "computing" => ('●', Color::Cyan),
-        "ready" | "waiting" | "not_set" => ('○', Color::Blue),
-        "scheduled" => ('◷', Color::Blue),
-        "succeeded" | "set" | "computed" | "fresh" => ('✔', Color::Green),
-        "failed" | "lost" | "dead" => ('✖', Color::Red),
-        "timed_out" | "stalled" | "suspect" | "fenced" | "stale" => ('▲', Color::Yellow),
-        "draining" | "released" | "paused" => ('◐', Color::Yellow),
-        "cancelled" | "left" => ('⊘', Color::DarkGrey),
-        _ => ('·', Color::Reset),
+        "running" | "alive" | "active" | "computing" => ('●', '*', Color::Cyan),
+        "ready" | "waiting" | "not_set" | "scheduled" => ('◌', 'o', Color::Blue),
+        "succeeded" | "set" | "computed" | "fresh" => ('✓', '+', Color::Green),
+        "failed" => ('!', '!', Color::Red),
+        "lost" | "dead" => ('✕', 'x', Color::Red),
+        "suspect" | "stale" | "draining" | "paused" => ('◐', '%', Color::Yellow),
+        "timed_out" | "stalled" => ('◇', '^', Color::Yellow),
+        "released" => ('↷', '>', Color::Yellow),
+        "cancelled" | "left" | "fenced" => ('⊘', '-', Color::DarkGrey),
+        _ => ('?', '?', Color::Reset),
     }
 }
 
@@ -180,6 +239,19 @@ mod tests {
         assert_eq!(pretty(given), expected);
         assert_eq!(pretty(&pretty(given)), expected);
         assert_eq!(pretty("\"\\\\\""), "\"\\\\\"");
+    }
+
+    #[test]
+    fn the_widest_columns_are_cut_until_a_row_fits() {
+        let row = || vec![Cell::new("12345678"), Cell::new("n".repeat(60)), Cell::new("p".repeat(20))];
+        let laid_out = lay_out(&["ID", "NAME", "NOTE"], vec![row(), row()], Some(50));
+        assert!(laid_out.lines().all(|line| line.chars().count() <= 50), "{laid_out}");
+        assert_eq!(laid_out.lines().count(), 3, "{laid_out}");
+        assert!(laid_out.contains("12345678  ") && laid_out.contains('~'), "{laid_out}");
+        let whole = lay_out(&["ID", "NAME", "NOTE"], vec![row()], None);
+        assert!(whole.contains(&"n".repeat(60)), "{whole}");
+        let lines = lay_out(&["A", "B"], vec![vec![Cell::new("two\nlines"), Cell::new("x")]], None);
+        assert!(lines.contains("two lines  x"), "{lines}");
     }
 
     #[test]

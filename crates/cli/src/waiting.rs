@@ -1,6 +1,7 @@
 use crate::client::{Answer, Client, Trouble, escape};
 use crate::clock::Patience;
 use crate::exit::{self, Failure};
+use crate::term;
 use everbeat_model::time::format_duration;
 use serde_json::Value;
 use std::time::Duration;
@@ -89,7 +90,7 @@ fn patiently(
             Err(trouble) if trouble.passing() => {
                 met |= trouble.met();
                 if !told {
-                    eprintln!("{trouble}; still waiting");
+                    term::warn(&format!("everbeat: {trouble}; still waiting"));
                     told = true;
                 }
                 patience.pause(PAUSE);

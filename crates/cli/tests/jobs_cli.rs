@@ -127,3 +127,28 @@ fn recovery_speaks_to_people_and_to_programs() {
     assert_eq!(code(&dry), 0, "{}", stderr(&dry));
     assert!(host.folder(&failed).exists());
 }
+
+#[test]
+fn resume_without_ids_lists_what_failed_and_opens_nothing() {
+    let host = Host::new();
+    let server = host.start();
+    let nothing = server.cli(&["recovery", "resume"]);
+    assert_eq!(code(&nothing), 0, "{}", stderr(&nothing));
+    assert!(stderr(&nothing).contains("nothing to resume"), "{}", stderr(&nothing));
+    let failed = server.shell("exit 7");
+    let missing = server.job(&["no-such-program"]);
+    server.ended(&failed);
+    server.ended(&missing);
+    let dry = server.cli(&["recovery", "resume"]);
+    assert_eq!(code(&dry), 0, "{}", stderr(&dry));
+    assert!(stdout(&dry).contains(&failed) && stdout(&dry).contains("no-such-program"), "{}", stdout(&dry));
+    assert!(stdout(&dry).contains("RESUMABLE"), "{}", stdout(&dry));
+    assert!(stderr(&dry).contains("2 failed") && stderr(&dry).contains("resume --all"), "{}", stderr(&dry));
+    let listed = json(&server.cli(&["recovery", "resume", "-o", "json"]));
+    assert_eq!(listed["failedJobs"].as_array().map(Vec::len), Some(2), "{listed}");
+    assert_eq!(server.look(&failed)["attempt"], 1, "nothing was opened");
+    assert_eq!(code(&server.cli(&["recovery", "resume", "--all", &failed])), 2, "one or the other");
+    let all = json(&server.cli(&["recovery", "resume", "--all", "-o", "json"]));
+    assert_eq!(all["results"].as_array().map(Vec::len), Some(2), "{all}");
+    until(SOON, "the second attempt", || (server.ended(&failed)["attempt"] == 2).then_some(()));
+}

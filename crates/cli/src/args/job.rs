@@ -50,6 +50,9 @@ pub(crate) struct LogsArgs {
     /// Go on until the job is finished, through restarts of the server
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// With --follow: end with the job's own exit code, as `everbeat run` does
+    #[arg(long, requires = "follow")]
+    pub(crate) exit_code: bool,
     /// Begin with the last so many lines of each stream [default: with all that is kept]
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<u64>,
@@ -118,11 +121,18 @@ pub(crate) enum RecoveryAction {
         /// Id of a job
         id: String,
     },
-    /// Open failed jobs again, in their workspaces
+    /// Open failed jobs again, in their workspaces; without ids or --all, only list them
+    #[command(after_help = "Examples:\n  \
+        everbeat recovery resume           which jobs failed, why, and whether they can be resumed\n  \
+        everbeat recovery resume ID ID\n  \
+        everbeat recovery resume --all")]
     Resume {
-        /// Ids of jobs [default: all that failed]
+        /// Ids of jobs
         #[arg(value_name = "ID")]
         ids: Vec<String>,
+        /// All that failed
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
     },
     /// Remove the folders of finished jobs; what is left in their workspaces is archived
     Clean {

@@ -4,6 +4,7 @@ use crate::client::Trouble;
 use crate::clock;
 use crate::exit::{self, Failure};
 use crate::output::{self, plain};
+use crate::term;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -41,7 +42,7 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
             }
             Err(trouble) if met && trouble.passing() => {
                 if !told {
-                    eprintln!("{trouble}; trying again");
+                    term::warn(&format!("everbeat: {trouble}; trying again"));
                     told = true;
                 }
                 clock::Patience::new(None).pause(PAUSE);
@@ -88,7 +89,8 @@ impl Reading<'_> {
         let event: Value = serde_json::from_str(&message.data).unwrap_or_default();
         if message.event == "gap" {
             if self.gaps {
-                eprintln!("some events between {} and {} are no longer kept", event["after"], event["next"]);
+                let (after, next) = (&event["after"], &event["next"]);
+                term::warn(&format!("some events between {after} and {next} are no longer kept"));
             }
             return true;
         }

@@ -5,7 +5,9 @@ use crate::args::{Assignment, ExecutionAction, WaitFor};
 use crate::client::{Answer, Trouble, escape};
 use crate::exit::{self, Failure};
 use crate::output::{age, fields, moment, plain, state, table};
+use crate::spinner::Spinner;
 use crate::waiting::{self, Ended, Newness};
+use crate::{interrupt, term};
 use comfy_table::Cell;
 use everbeat_model::Invalid;
 use everbeat_model::time::format_duration;
@@ -99,7 +101,7 @@ fn start(to: &To, start: &Start, key: Option<&str>) -> Result<u8, Failure> {
     let execution = to.client.post("/api/v1/executions", Some(&written(start)?), &headers)?;
     let id = plain(&execution.value["id"]);
     if execution.status == 200 {
-        eprintln!("execution {id} already stands for this; no new one was made");
+        term::say(&format!("execution {id} already stands for this; no new one was made"));
     }
     to.print(execution.raw.get(), || id);
     Ok(exit::DONE)
@@ -144,10 +146,21 @@ fn get(
     };
     let value = match newness {
         None => now().map_err(not_got)?,
-        Some(newness) => waiting::value(&to.client, id, node, newness, timeout).map_err(|ended| match ended {
-            Ended::Failed(trouble) => not_got(trouble),
-            Ended::Over(said) => over(id, node, timeout, said.as_ref()),
-        })?,
+        Some(newness) => {
+            let again = match newness {
+                Newness::Any => to.command(&format!("execution get {id} {node} --wait any")),
+                Newness::NewerThan(revision) => {
+                    to.command(&format!("execution get {id} {node} --wait newer-than --revision {revision}"))
+                }
+            };
+            interrupt::with(format!("everbeat: execution {id} goes on; come back with {again}"));
+            term::say(&format!("everbeat: waiting for node {node} of execution {id}"));
+            let _company = Spinner::of(format!("node {node} of execution {}", crate::spinner::tail(id)));
+            waiting::value(&to.client, id, node, newness, timeout).map_err(|ended| match ended {
+                Ended::Failed(trouble) => not_got(trouble),
+                Ended::Over(said) => over(id, node, timeout, said.as_ref()),
+            })?
+        }
     };
     to.print(value.raw.get(), || bare(&value));
     Ok(exit::DONE)

@@ -6,7 +6,8 @@ use crate::contact::Contact;
 use crate::exit::{self, Failure};
 use crate::follow::{Ended, From, Reading, Sink};
 use crate::output::{self, message, plain};
-use crate::{interrupt, waiting};
+use crate::spinner::Spinner;
+use crate::{interrupt, term, waiting};
 use everbeat_model::Invalid;
 use everbeat_model::time::format_duration;
 use serde::Serialize;
@@ -26,12 +27,14 @@ pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
         to.print(accepted.raw.get(), || id);
         return Ok(exit::DONE);
     }
-    eprintln!("everbeat: job {id}");
-    interrupt::with(goes_on(&id));
+    interrupt::with(goes_on(to, &id));
+    term::say(&format!("everbeat: job {id}"));
+    let company = Spinner::of_run(&to.client, "job", &id);
     let ended = follow(to, &contact, &id).and_then(|ended| match ended {
         Ended::Whole => finished(&to.client, &contact, &id).map(Some),
         Ended::Unread => Ok(None),
     });
+    drop(company);
     match ended {
         Ok(Some(job)) => {
             if to.json() {
@@ -40,10 +43,10 @@ pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
             Ok(end_like(&job.value))
         }
         Ok(None) => {
-            eprintln!("{}", goes_on(&id));
+            term::warn(&goes_on(to, &id));
             Ok(exit::UNREAD)
         }
-        Err(trouble) => Err(unfollowed(&id, trouble)),
+        Err(trouble) => Err(unfollowed(to, &id, trouble)),
     }
 }
 
@@ -82,9 +85,9 @@ fn end_like(job: &Value) -> u8 {
     if job["state"] != "succeeded" && error["reason"] != "exited" {
         let id = plain(&job["id"]);
         let said = Some(message(error)).filter(|said| !said.is_empty()).unwrap_or_else(|| plain(&job["state"]));
-        eprintln!("everbeat: job {id}: {said}");
+        term::warn(&format!("everbeat: job {id}: {said}"));
         if code == exit::OWN {
-            eprintln!("  hint: `everbeat explain {id}` tells more");
+            term::warn(&format!("  hint: `everbeat explain {id}` tells more"));
         }
     }
     code
@@ -144,8 +147,25 @@ pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
         (false, Stream::Stderr, None) => Sink::Stderr,
         (false, _, _) => Sink::Stdout,
     };
-    reading.read(streams.into_iter().map(|stream| (stream, sink(&stream))).collect())?;
-    Ok(exit::DONE)
+    let company = args.follow.then(|| {
+        interrupt::with(goes_on(to, &args.id));
+        Spinner::of_run(&to.client, "job", &args.id)
+    });
+    let ended = reading.read(streams.into_iter().map(|stream| (stream, sink(&stream))).collect());
+    if !args.exit_code {
+        ended?;
+        return Ok(exit::DONE);
+    }
+    let ended = ended.and_then(|ended| match ended {
+        Ended::Whole => finished(&to.client, &reading.contact, &args.id).map(Some),
+        Ended::Unread => Ok(None),
+    });
+    drop(company);
+    match ended {
+        Ok(Some(job)) => Ok(end_like(&job.value)),
+        Ok(None) => Ok(exit::UNREAD),
+        Err(trouble) => Err(unfollowed(to, &args.id, trouble)),
+    }
 }
 
 pub(crate) fn remove(to: &To, id: &str, dry_run: bool) -> Result<u8, Failure> {
@@ -274,9 +294,9 @@ fn own(trouble: Trouble) -> Failure {
     Failure::from(trouble).with_code(exit::OWN)
 }
 
-fn unfollowed(id: &str, trouble: Trouble) -> Failure {
-    let hint =
-        format!("the job goes on; follow it with `everbeat logs -f {id}`, get its end with `everbeat wait {id}`");
+fn unfollowed(to: &To, id: &str, trouble: Trouble) -> Failure {
+    let (follow, wait) = (to.command(&format!("logs -f {id}")), to.command(&format!("wait {id}")));
+    let hint = format!("the job goes on; follow it with {follow}, get its end with {wait}");
     let said = match trouble.passing() {
         true => format!("job {id} can no longer be followed: {trouble}"),
         false => format!("job {id} cannot be followed: {}", trouble.detail().unwrap_or(&trouble.to_string())),
@@ -284,8 +304,9 @@ fn unfollowed(id: &str, trouble: Trouble) -> Failure {
     Failure::new(exit::OWN, said, hint)
 }
 
-fn goes_on(id: &str) -> String {
-    format!("everbeat: job {id} goes on; follow it with `everbeat logs -f {id}`, stop it with `everbeat cancel {id}`")
+fn goes_on(to: &To, id: &str) -> String {
+    let (follow, stop) = (to.command(&format!("logs -f {id}")), to.command(&format!("cancel {id}")));
+    format!("everbeat: job {id} goes on; follow it with {follow}, stop it with {stop}")
 }
 
 #[cfg(test)]

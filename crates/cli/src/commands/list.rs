@@ -4,6 +4,7 @@ use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
 use crate::output::{self, age, plain, state};
+use crate::term;
 use comfy_table::Cell;
 use serde::Deserialize;
 use serde_json::Value;
@@ -87,7 +88,7 @@ fn job(job: &Value) -> Vec<Cell> {
 }
 
 /// `531/1000 note`, as far as known.
-pub(super) fn progress(progress: &Value) -> String {
+pub(crate) fn progress(progress: &Value) -> String {
     let (done, total) = (plain(&progress["done"]), plain(&progress["total"]));
     let count = match (done.is_empty(), total.is_empty()) {
         (true, _) => String::new(),
@@ -187,14 +188,38 @@ pub(super) fn print(
     let items: Vec<&str> = page.items.iter().map(|item| item.get()).collect();
     let cursor = page.next_cursor.map_or(Value::Null, Value::String);
     let json = format!("{{\"items\":[{}],\"next_cursor\":{cursor}}}", items.join(","));
+    if items.is_empty() && !to.json() {
+        term::say(&none(path, !filter.is_empty() || asked.cursor.is_some()));
+        return Ok(exit::DONE);
+    }
     to.print(&json, || {
         let read = |item: &&str| serde_json::from_str(item).unwrap_or(Value::Null);
-        output::table(headers, items.iter().map(read).map(|item| row(&item)).collect())
+        let rows = items.iter().map(read).map(|item| row(&item)).collect();
+        if asked.wide { output::wide_table(headers, rows) } else { output::table(headers, rows) }
     });
     if let (Value::String(cursor), false) = (&cursor, to.json()) {
-        eprintln!("more: --cursor {cursor}, or --all");
+        term::say(&format!("more: --cursor {cursor}, or --all"));
     }
     Ok(exit::DONE)
+}
+
+/// There is nothing to list, and what could be tried.
+fn none(path: &str, filtered: bool) -> String {
+    if filtered {
+        return "none that fit\n  hint: leave a filter out to see more".to_string();
+    }
+    let what = path.rsplit('/').next().unwrap_or_default();
+    let hint = match what {
+        "runs" => "make one with `everbeat submit echo --input 1 --wait`",
+        "jobs" => "start one with `everbeat run -- sh -c 'echo hello'`",
+        "graphs" => "apply one with `everbeat graph apply FILE`",
+        "executions" => "start one with `everbeat execution start GRAPH`, or try --archived",
+        "verdicts" => "nothing was lost, stalled or timed out",
+        "queues" => "a queue is there once something stands in it: `everbeat submit noop`",
+        "tasks" => "a task is there once a server or a worker offers it",
+        _ => return "none".to_string(),
+    };
+    format!("none: no {what} yet\n  hint: {hint}")
 }
 
 fn fetch(

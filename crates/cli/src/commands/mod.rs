@@ -15,30 +15,43 @@ pub(crate) mod replica;
 pub(crate) mod run;
 pub(crate) mod show;
 
-use crate::args::{Args, Output, Remote};
+pub(crate) use list::progress;
+
+use crate::args::{Args, Output, Remote, UrlOrigin};
 use crate::client::Client;
 use crate::exit::{self, Failure};
-use crate::output;
+use crate::{output, term};
 use clap::CommandFactory;
 
 /// Where a command is sent, and how its answer is shown.
 pub(crate) struct To {
     pub(crate) client: Client,
     output: Output,
+    /// The address, if it was said by a flag.
+    url: Option<String>,
 }
 
 impl To {
     pub(crate) fn new(remote: &Remote, output: Output) -> Result<To, Failure> {
-        Ok(To { client: Client::new(remote)?, output })
+        let url = (remote.origin == UrlOrigin::Flag).then(|| remote.url.clone());
+        Ok(To { client: Client::new(remote)?, output, url })
     }
 
     pub(crate) fn json(&self) -> bool {
         self.output == Output::Json
     }
 
+    /// A command that can be copied: it speaks to the same server as this one.
+    pub(crate) fn command(&self, rest: &str) -> String {
+        match &self.url {
+            Some(url) => format!("`everbeat --url {url} {rest}`"),
+            None => format!("`everbeat {rest}`"),
+        }
+    }
+
     /// Prints the JSON as it came, or what `table` makes of it.
     pub(crate) fn print(&self, json: &str, table: impl FnOnce() -> String) {
-        output::print(&if self.json() { output::pretty(json) } else { table() });
+        output::print(&if self.json() { output::pretty(json) } else { term::shown(&table()) });
     }
 }
 

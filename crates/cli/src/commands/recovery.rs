@@ -4,6 +4,7 @@ use crate::args::RecoveryAction;
 use crate::client::{Answer, escape};
 use crate::exit::{self, Failure};
 use crate::output::{age, fields, moment, plain, rough, state, table};
+use crate::term;
 use comfy_table::Cell;
 use everbeat_model::time::format_duration;
 use serde_json::{Value, json};
@@ -29,15 +30,13 @@ pub(crate) fn act(to: &To, action: RecoveryAction) -> Result<u8, Failure> {
         RecoveryAction::Stale => show(to, &report("stale")?, |found| {
             rows(&["JOB", "AGE", "BEAT", "ACTION", "WORKSPACE"], &found["staleJobs"], stale)
         }),
-        RecoveryAction::Failed => show(to, &report("failed")?, |found| {
-            let headers = ["JOB", "FAILED", "EXIT", "RESUMABLE", "REASON", "WORKSPACE"];
-            rows(&headers, &found["failedJobs"], failed)
-        }),
+        RecoveryAction::Failed => show(to, &report("failed")?, all_failed),
         RecoveryAction::Health { id } => {
             let health = to.client.get(&format!("/api/admin/jobs/{}/health", escape(&id)), &[])?;
             show(to, &health, |health| fields(&named(health, &HEALTH)))
         }
-        RecoveryAction::Resume { ids } => {
+        RecoveryAction::Resume { ids, all: false } if ids.is_empty() => would_resume(to, &report("failed")?),
+        RecoveryAction::Resume { ids, all: _ } => {
             let body = if ids.is_empty() { json!({}) } else { json!({ "jobIds": ids }) };
             let resumed = to.client.post(&format!("{JOBS}/resume"), Some(&body.to_string()), &[])?;
             show(to, &resumed, |done| rows(&["JOB", "OUTCOME", "DETAIL"], &done["results"], outcome))
@@ -58,6 +57,30 @@ pub(crate) fn act(to: &To, action: RecoveryAction) -> Result<u8, Failure> {
             })
         }
     }
+}
+
+/// What `resume --all` would open again. Nothing is opened by asking.
+fn would_resume(to: &To, failed: &Answer) -> Result<u8, Failure> {
+    let jobs = failed.value["failedJobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let resumable = jobs.iter().filter(|job| job["resumable"] == true).count();
+    if !jobs.is_empty() {
+        to.print(failed.raw.get(), || all_failed(&failed.value));
+    } else if to.json() {
+        to.print(failed.raw.get(), String::new);
+    }
+    term::say(&match jobs.len() {
+        0 => "no job has failed: there is nothing to resume".to_string(),
+        count => format!(
+            "nothing was changed: {count} failed, {resumable} with a workspace to resume in\n  \
+             to resume some: everbeat recovery resume ID…\n  to resume all:  everbeat recovery resume --all"
+        ),
+    });
+    Ok(exit::DONE)
+}
+
+fn all_failed(found: &Value) -> String {
+    let headers = ["JOB", "FAILED", "EXIT", "RESUMABLE", "REASON", "WORKSPACE"];
+    rows(&headers, &found["failedJobs"], failed)
 }
 
 fn show(to: &To, answer: &Answer, table: impl FnOnce(&Value) -> String) -> Result<u8, Failure> {

@@ -4,10 +4,11 @@ use crate::args::SubmitArgs;
 use crate::client::{Answer, Trouble, escape};
 use crate::contact::Contact;
 use crate::exit::{self, Failure};
-use crate::{clock, output, waiting};
+use crate::spinner::Spinner;
+use crate::{clock, interrupt, output, term, waiting};
 use everbeat_model::time::parse_duration;
 use everbeat_model::{Invalid, StoreTime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::cell::Cell;
 use std::io::Read;
@@ -51,29 +52,51 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
     let accepted = to.client.post("/api/v1/runs", Some(&body), &headers)?;
     let id = accepted.value["id"].as_str().unwrap_or_default();
     if accepted.status == 200 {
-        eprintln!("run {id} already stands for this; no new one was made");
+        term::say(&format!("run {id} already stands for this; no new one was made"));
     }
     if args.wait {
-        let run = waiting::finished(&to.client, id, args.timeout, true)?;
-        return ended(to, &run);
+        return awaited(to, "run", id, args.timeout, true);
     }
     to.print(accepted.raw.get(), || id.to_string());
     Ok(exit::DONE)
 }
 
 pub(crate) fn wait(to: &To, id: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
-    let run = waiting::finished(&to.client, id, timeout, false)?;
-    match run.value["kind"] == "job" {
-        // It is over: its own fields are for showing, and not worth another wait.
-        true => ended(to, &to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[]).unwrap_or(run)),
-        false => ended(to, &run),
-    }
+    awaited(to, "run", id, timeout, false)
 }
 
-/// Prints a finished run and gives its exit code.
-fn ended(to: &To, run: &Answer) -> Result<u8, Failure> {
-    to.print(run.raw.get(), || show::brief(&run.value));
+/// Waits until a run is finished, prints what it gave and ends as it did. `met`: the server was there before.
+fn awaited(to: &To, noun: &'static str, id: &str, timeout: Option<Duration>, met: bool) -> Result<u8, Failure> {
+    let (again, stop) = (to.command(&format!("wait {id}")), to.command(&format!("cancel {id}")));
+    interrupt::with(format!("everbeat: {noun} {id} goes on; come back to it with {again}, stop it with {stop}"));
+    term::say(&format!("everbeat: waiting for {noun} {id}"));
+    let company = Spinner::of_run(&to.client, noun, id);
+    let run = waiting::finished(&to.client, id, timeout, met)?;
+    let run = match run.value["kind"] == "job" {
+        // It is over: its own fields are for showing, and not worth another wait.
+        true => to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[]).unwrap_or(run),
+        false => run,
+    };
+    drop(company);
+    if to.json() {
+        to.print(run.raw.get(), String::new);
+    } else {
+        term::say(&show::brief(&run.value));
+        if let Some(result) = result(&run) {
+            output::print(result.get());
+        }
+    }
     waiting::code(&to.client, &run.value)
+}
+
+/// What a run gave, as it came. Of a job its exit is all there is to tell.
+fn result(run: &Answer) -> Option<Box<RawValue>> {
+    #[derive(Deserialize)]
+    struct Content {
+        result: Option<Box<RawValue>>,
+    }
+    let content = serde_json::from_str::<Content>(run.raw.get()).ok().filter(|_| run.value["kind"] != "job");
+    content.and_then(|content| content.result).filter(|_| run.value["state"] == "succeeded")
 }
 
 /// A server that restarts is back within this time, and is told then.

@@ -106,17 +106,16 @@ pub(super) fn amount(removed: &Value) -> String {
     }
 }
 
-/// The line that says how a run ended, and what came of it.
+/// The line that says how a run ended, and why if it failed.
 pub(super) fn brief(run: &Value) -> String {
     let took = took(&run["started_at"], &run["finished_at"]).map(|span| format!(", took {span}")).unwrap_or_default();
     let attempt = format!("attempt {}", tries(run, " of "));
     let (id, ended) = (plain(&run["id"]), state(&plain(&run["state"])).content());
     let first = format!("{} {id} {ended} ({attempt}{took})", noun(run));
-    match (&run["result"], &run["error"]) {
-        (Value::Null, Value::Null) => first,
-        (_, Value::Null) if run["kind"] == "job" => format!("{first}\nexit code {}", exit_of(run)),
-        (Value::Null, error) => format!("{first}\n{}", message(error)),
-        (result, _) => format!("{first}\n{result}"),
+    match &run["error"] {
+        Value::Null if run["kind"] == "job" => format!("{first}\nexit code {}", exit_of(run)),
+        Value::Null => first,
+        error => format!("{first}\n{}", message(error)),
     }
 }
 

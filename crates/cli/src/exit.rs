@@ -14,10 +14,6 @@ pub(crate) const CANCELLED: u8 = 5;
 pub(crate) const TIMED_OUT: u8 = 124;
 /// Of `everbeat run`, whose other codes are its command's: an error of Everbeat's own.
 pub(crate) const OWN: u8 = 125;
-/// Of `everbeat run`: the command could not be executed.
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// Of `everbeat run`: the command was not found.
-pub(crate) const NOT_FOUND: u8 = 127;
 /// Whoever read our output has closed it: as if SIGPIPE had ended us.
 pub(crate) const UNREAD: u8 = 128 + 13;
 

@@ -120,6 +120,42 @@ fn jobs_that_end_while_the_server_is_down_are_settled_with_their_true_exit() {
 }
 
 #[test]
+fn a_command_that_exited_before_its_cancel_arrived_keeps_its_own_end() {
+    let host = Host::new();
+    let server = host.start();
+    let script = "until [ -e go ]; do sleep 0.02; done; exit";
+    let begin = |code: u32| {
+        let policy = json!({ "max_attempts": 3 });
+        let job = server.job_with(json!({ "command": ["sh", "-c", format!("{script} {code}")], "policy": policy }));
+        server.runs(&job);
+        job
+    };
+    for (code, state) in [(3, "failed"), (0, "succeeded")] {
+        let job = begin(code);
+        let shim = host.shim(&job).expect("a shim");
+        // While nobody looks, the command exits, and only then somebody cancels it.
+        signal(shim, "STOP");
+        let command = host.processes(&job);
+        std::fs::write(host.workspace(&job).join("go"), "").unwrap();
+        until(SOON, "the command has exited", || command.iter().all(|pid| is_over(*pid)).then_some(()));
+        let (status, answer) = server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({}));
+        assert!((200..300).contains(&status), "{status} {answer}");
+        until(SOON, "the shim was told", || host.folder(&job).join("cancel.json").exists().then_some(()));
+        signal(shim, "CONT");
+        let ended = server.ended(&job);
+        assert_eq!((&ended["state"], &ended["exit_code"]), (&json!(state), &json!(code)), "{ended}");
+        assert_eq!(ended["attempt"], 1, "nor is it tried again: {ended}");
+    }
+    server.assert_sound();
+}
+
+/// Whether a process has exited; its parent may not have taken note yet.
+fn is_over(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+#[test]
 fn a_job_dies_with_its_shim_and_its_exit_is_called_unknown() {
     let host = Host::new();
     let server = host.start();

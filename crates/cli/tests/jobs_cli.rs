@@ -26,6 +26,10 @@ fn run_follows_its_job_and_ends_as_it_does() {
     let folder = server.cli(&["run", "--cwd", "/no/such/folder", "--", "true"]);
     assert_eq!(code(&folder), 125, "{}", stderr(&folder));
     assert!(stderr(&folder).contains("/no/such/folder"), "{}", stderr(&folder));
+    let codes = |body: serde_json::Value| server.ended(&server.job_with(body))["exit_code"].clone();
+    assert_eq!(codes(json!({ "command": ["no-such-program"] })), 127, "the API says the same");
+    assert_eq!(codes(json!({ "command": ["/etc/passwd"] })), 126);
+    assert_eq!(codes(json!({ "command": ["true"], "cwd": "/no/such/folder" })), 125);
     let literal = server.cli(&["run", "--", "printf", "%s|", "; rm -rf x", "$(id)", "a\nb", "-n", "*"]);
     assert_eq!(stdout(&literal), "; rm -rf x|$(id)|a\nb|-n|*|", "{}", stderr(&literal));
     let nothing = server.cli(&["run"]);

@@ -5,6 +5,7 @@ use crate::error::Invalid;
 use crate::json::Json;
 use crate::policy::{OnLost, Policy};
 use crate::settle::Ending;
+use crate::shortage::Shortage;
 use crate::time::format_duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -124,6 +125,29 @@ pub struct Exit {
     pub dropped_bytes: u64,
 }
 
+impl Exit {
+    /// What the machine lacked to begin it. It never ran, and that is not its fault.
+    pub fn shortage(&self) -> Option<Shortage> {
+        let never_ran = self.start_error.is_some() && self.stopped.is_none();
+        self.start_errno.filter(|_| never_ran).and_then(Shortage::of_errno)
+    }
+
+    /// The code that a shell would give: 127 for a program that is not there, 126 for one that cannot be executed, and
+    /// 125 for a command that could not be started for another reason.
+    pub fn code(&self) -> Option<i32> {
+        const NO_SUCH_FILE: i32 = 2;
+        const NOT_A_FOLDER: i32 = 20;
+        if self.start_error.is_none() || self.stopped.is_some() {
+            return self.exit_code;
+        }
+        Some(match (self.start_failed.as_deref(), self.start_errno) {
+            (Some("program"), Some(NO_SUCH_FILE | NOT_A_FOLDER)) => 127,
+            (Some("program"), _) => 126,
+            _ => 125,
+        })
+    }
+}
+
 /// Why a command was stopped, if it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -178,14 +202,19 @@ pub fn ending(
         _ => (Outcome::Failed, "exited", how),
     };
     let mut error = serde_json::json!({
-        "reason": reason, "message": message, "exit_code": exit.exit_code, "exit_signal": exit.exit_signal,
+        "reason": reason, "message": message, "exit_code": exit.code(), "exit_signal": exit.exit_signal,
         "reattached": reattached,
     });
     if reason == "not_started" {
         error["errno"] = exit.start_errno.into();
         error["failed_part"] = exit.start_failed.clone().into();
     }
-    Ending { outcome, result: None, error: Some(Json::of(&error)), permanent: reason == "not_started" }
+    Ending {
+        error: Some(Json::of(&error)),
+        permanent: reason == "not_started",
+        own: exit.stopped.is_none(),
+        ..Ending::plain(outcome)
+    }
 }
 
 /// The ending of an attempt whose command ended nobody knows how.
@@ -193,7 +222,15 @@ pub fn lost(reason: &str, message: &str) -> Ending {
     let error = serde_json::json!({
         "reason": reason, "message": format!("{message}; its exit is unknown"), "exit_code": null, "exit_signal": null,
     });
-    Ending { outcome: Outcome::Lost, result: None, error: Some(Json::of(&error)), permanent: false }
+    Ending { error: Some(Json::of(&error)), ..Ending::plain(Outcome::Lost) }
+}
+
+/// The ending of an attempt that could not begin for want of something, which is nobody's failure.
+pub fn short(what: Shortage, message: &str, pause: Duration) -> Ending {
+    let error = serde_json::json!({
+        "reason": "shortage", "message": format!("{what}: {message}"), "short": what, "hint": what.hint(),
+    });
+    Ending { error: Some(Json::of(&error)), pause: Some(pause), ..Ending::plain(Outcome::Released) }
 }
 
 /// How it ended, in words.
@@ -284,6 +321,27 @@ mod tests {
         check(stopped(killed(9), Stopped::Isolated), false, Lost, "isolated");
         check(stopped(killed(15), Stopped::ShimTerminated), false, Lost, "shim_terminated");
         check(Exit { start_error: Some("no such file".into()), ..Exit::default() }, false, Failed, "not_started");
+    }
+
+    #[test]
+    fn a_command_that_could_not_start_has_the_code_a_shell_would_give() {
+        let check = |part: Option<&str>, errno, code, shortage| {
+            let start_failed = part.map(ToString::to_string);
+            let exit = Exit { start_error: Some("no".into()), start_errno: errno, start_failed, ..Exit::default() };
+            assert_eq!((exit.code(), exit.shortage()), (Some(code), shortage), "{exit:?}");
+        };
+        check(Some("program"), Some(2), 127, None);
+        check(Some("program"), Some(20), 127, None);
+        check(Some("program"), Some(13), 126, None);
+        check(Some("program"), Some(7), 126, None);
+        check(Some("folder"), Some(2), 125, None);
+        check(Some("input"), None, 125, None);
+        check(None, Some(11), 125, Some(Shortage::Processes));
+        check(Some("program"), Some(12), 126, Some(Shortage::Memory));
+        check(Some("input"), Some(24), 125, Some(Shortage::Descriptors));
+        let cancelled =
+            Exit { start_error: Some("cancelled".into()), stopped: Some(Stopped::Requested), ..Exit::default() };
+        assert_eq!((cancelled.code(), cancelled.shortage()), (None, None));
     }
 
     #[test]

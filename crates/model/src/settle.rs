@@ -4,8 +4,9 @@
 //! |----------------------------|--------------|------------|-----------------------------------------|
 //! | succeeded                  | any          | any        | succeeded                               |
 //! | cancelled                  | any          | any        | cancelled                               |
+//! | failed, of its own accord  | yes          | any        | failed                                  |
 //! | any other                  | yes          | any        | cancelled                               |
-//! | released                   | no           | any        | ready, at no cost                       |
+//! | released                   | no           | any        | ready, or after its pause, at no cost   |
 //! | lost, `on_lost = fail`     | no           | any        | failed                                  |
 //! | lost                       | no           | yes        | first loss: ready; later: after backoff |
 //! | failed, timed out, stalled | no           | yes        | after backoff                           |
@@ -30,11 +31,21 @@ pub struct Ending {
     pub error: Option<Json>,
     /// The failure will not go away by trying again.
     pub permanent: bool,
+    /// Whoever performed it says that it ended so before any wish to stop reached it. A cancel that came too late
+    /// prevents the next try, and does not change what this one was.
+    pub own: bool,
+    /// Of a released one: the next may not begin before.
+    pub pause: Option<Duration>,
 }
 
 impl Ending {
     pub fn succeeded(result: Json) -> Ending {
-        Ending { outcome: Outcome::Succeeded, result: Some(result), error: None, permanent: false }
+        Ending { result: Some(result), ..Ending::plain(Outcome::Succeeded) }
+    }
+
+    /// An ending of which nothing more is to be said.
+    pub fn plain(outcome: Outcome) -> Ending {
+        Ending { outcome, result: None, error: None, permanent: false, own: false, pause: None }
     }
 
     pub fn failed(message: &str, permanent: bool) -> Ending {
@@ -44,7 +55,7 @@ impl Ending {
     /// An ending other than success, with a stable reason and a message for people.
     pub fn because(outcome: Outcome, reason: &str, message: &str) -> Ending {
         let error = Json::of(&serde_json::json!({ "reason": reason, "message": message }));
-        Ending { outcome, result: None, error: Some(error), permanent: false }
+        Ending { error: Some(error), ..Ending::plain(outcome) }
     }
 }
 
@@ -88,8 +99,9 @@ pub fn decide(
     let next = match outcome {
         Outcome::Succeeded => Next::Finish(RunState::Succeeded),
         Outcome::Cancelled => Next::Finish(RunState::Cancelled),
+        Outcome::Failed if cancel_asked && ending.own => Next::Finish(RunState::Failed),
         _ if cancel_asked => Next::Finish(RunState::Cancelled),
-        Outcome::Released => Next::Ready,
+        Outcome::Released => ending.pause.map_or(Next::Ready, Next::After),
         Outcome::Lost if policy.on_lost == OnLost::Fail => Next::Finish(RunState::Failed),
         _ if !tries_left || ending.permanent => Next::Finish(RunState::Failed),
         Outcome::Lost if after.losses == 1 => Next::Ready,
@@ -140,7 +152,7 @@ mod tests {
 
     fn check(outcome: Outcome, cancel: bool, tries: u32, losses: u32, expected: Next) {
         let policy = Policy::BASELINE;
-        let ending = Ending { outcome, result: None, error: None, permanent: false };
+        let ending = Ending::plain(outcome);
         let standing = Standing { attempt: tries + 1, tries, losses };
         let (next, after) = decide(&ending, &policy, standing, cancel, 0.0);
         assert_eq!(next, expected, "{outcome:?} cancel={cancel} tries={tries} losses={losses}");
@@ -179,6 +191,29 @@ mod tests {
         let ending = Ending::because(Outcome::Lost, "replica_silent", "gone");
         let (next, _) = decide(&ending, &policy, Standing { attempt: 1, ..Standing::default() }, false, 0.5);
         assert_eq!(next, Next::Finish(RunState::Failed));
+    }
+
+    #[test]
+    fn a_cancel_that_came_after_the_end_only_prevents_the_next_try() {
+        let standing = Standing { attempt: 1, ..Standing::default() };
+        let check = |outcome, cancel, expected| {
+            let ending = Ending { own: true, ..Ending::plain(outcome) };
+            assert_eq!(decide(&ending, &Policy::BASELINE, standing, cancel, 0.0).0, expected, "{outcome:?} {cancel}");
+        };
+        check(Outcome::Failed, true, Next::Finish(RunState::Failed));
+        check(Outcome::Failed, false, Next::After(Duration::from_secs(1)));
+        check(Outcome::Lost, true, Next::Finish(RunState::Cancelled));
+        check(Outcome::Succeeded, true, Next::Finish(RunState::Succeeded));
+    }
+
+    #[test]
+    fn what_is_released_with_a_pause_waits_for_it_at_no_cost() {
+        let pause = Some(Duration::from_secs(3));
+        let ending = Ending { pause, ..Ending::because(Outcome::Released, "shortage", "no space") };
+        let standing = Standing { attempt: 9, ..Standing::default() };
+        let (next, after) = decide(&ending, &Policy::BASELINE, standing, false, 0.0);
+        assert_eq!((next, after.tries), (Next::After(Duration::from_secs(3)), 0));
+        assert_eq!(decide(&ending, &Policy::BASELINE, standing, true, 0.0).0, Next::Finish(RunState::Cancelled));
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub(crate) struct JobJson {
     session_id: Option<String>,
     #[schema(required)]
     agent_engine: Option<String>,
-    /// Once it is finished, if it is known.
+    /// Once it is finished, if it is known. Of a command that could not be started: 127 if its program was not found,
+    /// 126 if it could not be executed, 125 otherwise.
     #[schema(required)]
     exit_code: Option<i32>,
     #[schema(required)]

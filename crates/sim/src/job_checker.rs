@@ -170,7 +170,7 @@ pub(crate) fn ended(
     let known = KnownExit::of(result, ended.error.as_ref());
     let exit = truth.exits.get(&token);
     let command = truth.commands.get(&token);
-    let is = exit.map_or((None, None), |exit| (exit.exit_code, exit.exit_signal));
+    let is = exit.map_or((None, None), |exit| (exit.code(), exit.exit_signal));
     let said = (known.exit_code, known.exit_signal);
     if said != (None, None) && said != is {
         return Err(("G10", format!("attempt {number} exited {is:?}, and the store says {said:?}")));

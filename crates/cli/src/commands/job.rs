@@ -103,29 +103,7 @@ fn code(job: &Value) -> u8 {
         // What a process ends with has eight bits.
         (Some(code), _) => code.to_le_bytes()[0],
         (None, Some(signal)) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX)),
-        (None, None) if job["error"]["reason"] == "not_started" => not_started(&job["error"]),
         (None, None) => exit::OWN,
-    }
-}
-
-/// Whether the program was not found, or could not be executed, or it was something else.
-fn not_started(error: &Value) -> u8 {
-    const NO_SUCH_FILE: i64 = 2;
-    const NOT_A_FOLDER: i64 = 20;
-    let said = message(error);
-    let why = said.rsplit_once("could not be started: ").map_or(said.as_str(), |(_, why)| why);
-    let of_program = match error["failed_part"].as_str() {
-        Some(part) => part == "program",
-        None => why.starts_with("program "),
-    };
-    let absent = match error["errno"].as_i64() {
-        Some(errno) => matches!(errno, NO_SUCH_FILE | NOT_A_FOLDER),
-        None => ["not found", "No such file", "does not exist"].iter().any(|sign| why.contains(sign)),
-    };
-    match (of_program, absent) {
-        (false, _) => exit::OWN,
-        (true, true) => exit::NOT_FOUND,
-        (true, false) => exit::NOT_EXECUTABLE,
     }
 }
 
@@ -330,15 +308,7 @@ mod tests {
         check("cancelled", none(), none(), said("cancelled"), 125);
         check("failed", none(), none(), said("shim_died"), 125);
         check("failed", none(), json!(15), said("shim_terminated"), 143);
-        let not_started = |part: Value, errno: Value, why: &str| {
-            let message = format!("the command could not be started: {why}");
-            json!({ "reason": "not_started", "message": message, "failed_part": part, "errno": errno })
-        };
-        check("failed", none(), none(), not_started(json!("program"), json!(2), ""), 127);
-        check("failed", none(), none(), not_started(json!("program"), json!(13), ""), 126);
-        check("failed", none(), none(), not_started(json!("folder"), json!(2), ""), 125);
-        check("failed", none(), none(), not_started(none(), none(), "program \"x\" was not found in PATH"), 127);
-        check("failed", none(), none(), not_started(none(), none(), "program \"x\" is not executable"), 126);
-        check("failed", none(), none(), not_started(none(), json!(12), "no process could be made"), 125);
+        check("failed", json!(127), none(), said("not_started"), 127);
+        check("failed", json!(125), none(), said("not_started"), 125);
     }
 }

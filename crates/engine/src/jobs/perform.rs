@@ -495,7 +495,9 @@ impl Watch<'_> {
                 "reattached": reattached,
             }))
         };
-        let ending = job::ending(&exit, &spec.policy, cancel_asked, reattached, report);
+        let mut ending = job::ending(&exit, &spec.policy, cancel_asked, reattached, report);
+        // A node that is cancelled is not wanted any more, however it ended.
+        ending.own &= spec.kind == Kind::Job;
         if ending.outcome == Outcome::Succeeded && spec.kind == Kind::Node {
             return (self.computed(&exit).await, None);
         }

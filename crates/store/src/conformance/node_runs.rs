@@ -358,7 +358,7 @@ pub(super) async fn an_unchanged_result_wakes_nobody(t: &Fixture) {
 pub(super) async fn a_run_without_a_result_gives_null_which_is_a_value(t: &Fixture) {
     let id = t.begin_new(&sum(), json!({"a": 1, "b": 1})).await;
     let claimed = t.lease_of(id, "total").await;
-    let ending = Ending { outcome: Outcome::Succeeded, result: None, error: None, permanent: false };
+    let ending = Ending::plain(Outcome::Succeeded);
     t.end(ended(&claimed, ending, Next::Finish(RunState::Succeeded))).await;
     t.catch_up().await;
     assert_eq!(t.content(id, "total").await, Some(Value::Null));

@@ -27,7 +27,7 @@ pub(super) async fn text_survives_nul_escapes_and_unicode(t: &Fixture) {
         let first = t.running_again(id).await;
         assert_eq!(first.spec.input, given);
         t.sign(vec![sign(&first, Some(text), Some(text))]).await.expect("sign");
-        let ending = Ending { outcome: Outcome::Failed, result: None, error: Some(given.clone()), permanent: false };
+        let ending = Ending { error: Some(given.clone()), ..Ending::plain(Outcome::Failed) };
         t.end(ended(&first, ending, Next::Ready)).await;
         assert_eq!(t.look(id).await.error, Some(given.clone()), "between attempts");
         let second = t.running_again(id).await;

@@ -317,6 +317,7 @@ impl World {
             result,
             error: self.maybe_text(),
             permanent: self.rng.percent(10),
+            ..Ending::plain(Outcome::Failed)
         };
         let next = self.rng.pick(&[
             Next::Finish(RunState::Succeeded),

@@ -24,6 +24,8 @@ const ISOLATED_GRACE_PART: u64 = 4;
 impl Shim {
     /// TERM to all there are; after the grace, KILL. A second wish may only shorten the grace.
     pub(super) fn stop(&mut self, why: Stopped, grace_ms: u64) {
+        // What has ended by itself was not stopped, although nobody has looked yet.
+        self.take_exit();
         // No grace outlasts the one that the deadline would give.
         let at_latest = self.deadline_at.map_or(u64::MAX, |at| at.saturating_add(self.spec.stop_grace_ms));
         let at = clock::boot_ms().saturating_add(grace_ms).min(at_latest);

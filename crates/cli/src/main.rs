@@ -13,6 +13,7 @@ mod interrupt;
 mod jq;
 mod logging;
 mod notify;
+mod opening;
 mod output;
 mod serve;
 mod spinner;

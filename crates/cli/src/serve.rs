@@ -1,14 +1,14 @@
 use crate::config::{Config, Flags, mask};
 use crate::exit::{self, Failure};
-use crate::{logging, notify, tasks};
-use everbeat::{StoreOptions, System, open_store};
+use crate::{logging, notify, opening, tasks};
+use everbeat::System;
 use everbeat_engine::{Engine, Env, Host, Locks, Shims};
-use everbeat_store::{Error as StoreError, Store};
+use everbeat_store::Store;
 use everbeat_supervisor::{HostLocks, HostShims};
 use std::fs;
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
 
 async fn live(config: Config) -> Result<u8, Failure> {
     let mut signals = Signals::new()?;
-    make_data_dir(&config.data_dir)?;
+    opening::data_dir(&config.data_dir)?;
     // First the address: a second server started by mistake is told so before it touches anything.
     let listener = bind(config.listen).await?;
     let address = listener.local_addr().unwrap_or(config.listen);
@@ -46,7 +46,7 @@ async fn live(config: Config) -> Result<u8, Failure> {
     let store = tokio::select! {
         biased;
         code = signals.next() => return Ok(code),
-        store = open(&config, &env) => store?,
+        store = opening::store(&config, &env) => store?,
     };
     let engine = engine(&config, env.clone(), store)?;
     engine.start();
@@ -117,13 +117,6 @@ fn broken(served: io::Result<()>) -> Failure {
     }
 }
 
-fn make_data_dir(path: &Path) -> Result<(), Failure> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
-        Failure::server(format!("the data folder {} cannot be made: {error}", path.display()), hint)
-    })
-}
-
 async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => Failure::server(
@@ -135,39 +128,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
             "choose an address of this machine, and a port that this user may use, with --listen",
         ),
     })
-}
-
-const OPEN_TRIES: u32 = 10;
-const OPEN_PAUSE: Duration = Duration::from_secs(1);
-
-/// Opens the store. A database that starts at the same time as this server is waited for, a while.
-async fn open(config: &Config, env: &Arc<dyn Env>) -> Result<Arc<dyn Store>, Failure> {
-    let url = config.store_url();
-    let options = StoreOptions { pool_size: config.store.pool_size };
-    for attempt in 1..=OPEN_TRIES {
-        match open_store(&url, options, env).await {
-            Ok(store) => return Ok(store),
-            Err(StoreError::Unavailable(cause)) if attempt < OPEN_TRIES => {
-                tracing::warn!(store = mask(&url), cause, attempt, "the store cannot be reached yet");
-                env.sleep(OPEN_PAUSE).await;
-            }
-            Err(error) => return Err(unopened(&mask(&url), &error)),
-        }
-    }
-    Err(unopened(&mask(&url), &StoreError::Unavailable(format!("after {OPEN_TRIES} tries"))))
-}
-
-fn unopened(url: &str, error: &StoreError) -> Failure {
-    let hint = match error {
-        StoreError::Unavailable(_) => "check that the database runs and that store.url (or --store) names it rightly",
-        // These name their remedy themselves.
-        StoreError::Refused(said) if said.contains("in use by another") || said.contains("newer") => "",
-        StoreError::Refused(_) => "check what store.url (or --store) names, and that this user may use it",
-        StoreError::KeyReused { .. } | StoreError::Bug(_) => {
-            "check that the store is one of Everbeat's and not damaged"
-        }
-    };
-    Failure::server(format!("the store {url} cannot be used: {error}"), hint)
 }
 
 fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<Engine, Failure> {
@@ -196,7 +156,10 @@ fn shims(data_dir: &Path) -> io::Result<Arc<dyn Shims>> {
 /// that nobody reads half of it.
 fn write_address(data_dir: &Path, address: SocketAddr) {
     let fresh = data_dir.join(format!("listen.{}", std::process::id()));
-    let written = fs::write(&fresh, format!("{address}\n")).and_then(|()| fs::rename(&fresh, data_dir.join("listen")));
+    let open = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+    let written = open
+        .and_then(|mut file| writeln!(file, "{address}"))
+        .and_then(|()| fs::rename(&fresh, data_dir.join("listen")));
     if let Err(error) = written {
         tracing::warn!(%error, "the address could not be written to the data folder");
     }

@@ -1,5 +1,5 @@
 use everbeat_engine::Env;
-use everbeat_store::{Clock, Error, Memory, Store};
+use everbeat_store::{Cause, Clock, Error, Memory, Store};
 use everbeat_store_sql::{Postgres, PostgresOptions, Sqlite};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,6 @@ pub async fn open_store(url: &str, options: StoreOptions, env: &Arc<dyn Env>) ->
     }
     // Not echoed whole: it may hold a password.
     let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
-    Err(Error::Refused(format!(
-        "store.url begins with {scheme:?}, which is not known; use sqlite://PATH, postgres://USER@HOST/DATABASE or memory:"
-    )))
+    let known = "sqlite://PATH, postgres://USER@HOST/DATABASE or memory:";
+    Err(Error::Refused(Cause::Url, format!("store.url begins with {scheme:?}, which is not known; use {known}")))
 }

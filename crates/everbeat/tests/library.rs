@@ -261,7 +261,7 @@ async fn what_a_drain_releases_costs_no_attempt_and_goes_on_after_a_restart() {
     // The file is free once the last task of the old engine is gone.
     let engine = loop {
         match open(true).await {
-            Err(Error::Store(everbeat_store::Error::Refused(_))) => tokio::task::yield_now().await,
+            Err(Error::Store(everbeat_store::Error::Refused(..))) => tokio::task::yield_now().await,
             opened => break opened.unwrap(),
         }
     };
@@ -361,7 +361,7 @@ async fn a_dropped_engine_lets_go_of_its_file_and_its_work_goes_on_elsewhere() {
     drop(engine);
     let engine = loop {
         match Engine::open(url.clone()).start().await {
-            Err(Error::Store(everbeat_store::Error::Refused(_))) => tokio::task::yield_now().await,
+            Err(Error::Store(everbeat_store::Error::Refused(..))) => tokio::task::yield_now().await,
             opened => break opened.unwrap(),
         }
     };

@@ -1,7 +1,7 @@
 //! Migrations are embedded, forward only, and checked: an applied one must not change, and a schema
 //! newer than this program is refused.
 
-use everbeat_store::{Error, Result};
+use everbeat_store::{Cause, Error, Result};
 
 pub(crate) struct Migration {
     pub(crate) version: i64,
@@ -30,17 +30,19 @@ pub(crate) fn pending<'a>(
     for (version, checksum) in applied {
         let Some(migration) = known.iter().find(|migration| migration.version == *version) else {
             let newest = known.last().map_or(0, |migration| migration.version);
-            return Err(Error::Refused(format!(
+            let said = format!(
                 "{store} has schema version {version}, and this program knows only up to {newest}: \
                  a newer everbeat has used it; run that version or a newer one"
-            )));
+            );
+            return Err(Error::Refused(Cause::OtherVersion, said));
         };
         if *checksum != migration.checksum() {
-            return Err(Error::Refused(format!(
+            let said = format!(
                 "{store} was prepared by another build: its schema version {version} ({}) differs from this \
                  program's; use the build that made it, or a fresh store",
                 migration.name
-            )));
+            );
+            return Err(Error::Refused(Cause::OtherVersion, said));
         }
     }
     Ok(known.iter().filter(|migration| applied.iter().all(|(version, _)| *version != migration.version)).collect())
@@ -63,7 +65,7 @@ mod tests {
 
     fn refusal(applied: &[(i64, String)]) -> String {
         match pending(SQLITE, applied, "the file") {
-            Err(Error::Refused(message)) => message,
+            Err(Error::Refused(Cause::OtherVersion, message)) => message,
             other => panic!("not refused: {:?}", other.map(|pending| pending.len())),
         }
     }

@@ -36,7 +36,7 @@ async fn a_newer_schema_is_refused() {
     let insert = "insert into schema_version values (99, 'future', '', 0)";
     database.session().await.execute(insert, &[]).await.expect("insert");
     let message = match Postgres::open(&database.url, database.options()).await {
-        Err(Error::Refused(message)) => message,
+        Err(Error::Refused(_, message)) => message,
         other => panic!("not refused: {:?}", other.err()),
     };
     assert!(message.contains("schema version 99") && message.contains("newer"), "{message}");

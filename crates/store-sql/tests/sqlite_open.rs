@@ -2,12 +2,12 @@
 
 mod support;
 
-use everbeat_store::{Error, Runs};
+use everbeat_store::{Cause, Error, Runs};
 use support::{sqlite_at, steps};
 
 fn refusal<T>(result: everbeat_store::Result<T>) -> String {
     match result {
-        Err(Error::Refused(message)) => message,
+        Err(Error::Refused(_, message)) => message,
         Err(error) => panic!("not refused, but {error:?}"),
         Ok(_) => panic!("not refused"),
     }
@@ -56,12 +56,111 @@ async fn a_file_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it
     steps::go_on_with_both(&store, replica, &claimed).await;
 }
 
+fn of_another_program(path: &std::path::Path, sql: &str) {
+    let file = rusqlite::Connection::open(path).expect("open the file");
+    file.execute_batch(sql).expect("a database");
+}
+
 #[test]
-fn a_file_that_is_no_database_is_refused() {
+fn what_is_not_ours_is_refused_and_stays_as_it_is() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("store.db");
+    let own_id = "pragma application_id = 252006675; create table layer (id integer primary key)";
+    let own_tables = "create table person (name text); insert into person values ('Ada')";
+    let similar =
+        "create table schema_version (version integer, name text); insert into schema_version values (1, 'x')";
+    for (name, sql) in [("id", own_id), ("tables", own_tables), ("similar", similar)] {
+        for journal in ["delete", "wal"] {
+            let path = folder.path().join(format!("{name}-{journal}.db"));
+            of_another_program(&path, &format!("pragma journal_mode = {journal}; {sql}"));
+            refused_untouched(folder.path(), &path);
+        }
+    }
+    let path = folder.path().join("text.db");
     std::fs::write(&path, "this is a text of a certain length, and not a database at all. ".repeat(40)).expect("write");
-    assert!(refusal(sqlite_at(&path)).contains("store.db"));
+    refused_untouched(folder.path(), &path);
+    std::fs::write(&path, "short").expect("write");
+    refused_untouched(folder.path(), &path);
+}
+
+fn refused_untouched(folder: &std::path::Path, path: &std::path::Path) {
+    let look = || {
+        let entries = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+        let mut files: Vec<_> = entries.map(|path| (std::fs::read(&path).expect("its bytes"), path)).collect();
+        files.sort();
+        files
+    };
+    let before = look();
+    match sqlite_at(path) {
+        Err(Error::Refused(Cause::Foreign, said)) => assert!(said.contains(&path.display().to_string()), "{said}"),
+        Err(error) => panic!("{}: {error:?}", path.display()),
+        Ok(_) => panic!("{} was taken", path.display()),
+    }
+    assert!(look() == before, "{} left a trace", path.display());
+}
+
+#[test]
+fn an_open_database_of_another_program_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("live.db");
+    let file = rusqlite::Connection::open(&path).expect("open the file");
+    file.execute_batch("pragma journal_mode = wal; create table person (name text)").expect("what its log says only");
+    let said = refusal(sqlite_at(&path));
+    assert!(said.contains("another program"), "{said}");
+    file.execute_batch("insert into person values ('Ada')").expect("it works on");
+}
+
+#[test]
+fn an_empty_file_and_one_of_an_earlier_version_are_taken_and_marked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let id = |path: &std::path::Path| -> i64 {
+        let file = rusqlite::Connection::open(path).expect("open the file");
+        file.pragma_query_value(None, "application_id", |row| row.get(0)).expect("an id")
+    };
+    let empty = folder.path().join("empty.db");
+    std::fs::write(&empty, "").expect("write");
+    drop(sqlite_at(&empty).expect("open"));
+    assert_eq!(id(&empty), 0x4576_6274);
+    of_another_program(&empty, "pragma application_id = 0");
+    drop(sqlite_at(&empty).expect("open"));
+    assert_eq!(id(&empty), 0x4576_6274);
+    let headed = folder.path().join("headed.db");
+    of_another_program(&headed, "pragma journal_mode = wal; pragma user_version = 0; vacuum");
+    drop(sqlite_at(&headed).expect("open"));
+}
+
+#[test]
+fn a_folder_and_a_missing_folder_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let said = refusal(sqlite_at(folder.path()));
+    assert!(said.contains("a folder"), "{said}");
+    let said = refusal(sqlite_at(&folder.path().join("missing").join("store.db")));
+    assert!(said.contains("its folder does not exist"), "{said}");
+}
+
+#[test]
+fn nobody_else_can_read_the_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("an open folder");
+    let path = folder.path().join("store.db");
+    let check = |when: &str| {
+        let files: Vec<_> =
+            std::fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("one")).collect();
+        assert!(files.len() >= 4, "{when}: {files:?}");
+        for file in files {
+            let mode = file.metadata().expect("its mode").permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{when}: {}", file.path().display());
+        }
+    };
+    let store = sqlite_at(&path).expect("open");
+    check("new");
+    drop(store);
+    for name in ["store.db", "store.db.lock"] {
+        let file = folder.path().join(name);
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).expect("as an earlier version left it");
+    }
+    let _store = sqlite_at(&path).expect("open");
+    check("old");
 }
 
 #[tokio::test]

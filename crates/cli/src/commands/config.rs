@@ -35,7 +35,10 @@ pub(crate) fn show(asked: &ConfigArgs, output: Output) -> Result<u8, Failure> {
 fn in_force(config: &Config, key: &Key) -> (Value, String) {
     match (config.given.get(key.path), key.path) {
         (Some(given), "store.url") => (mask(&config.store_url()).into(), given.origin.to_string()),
-        (None, "store.url") => (config.store_url().into(), "default".to_string()),
+        (None, "store.url") => {
+            let origin = if config.given.contains_key("store.url_file") { "store.url_file" } else { "default" };
+            (mask(&config.store_url()).into(), origin.to_string())
+        }
         (Some(given), _) => (given.value.clone(), given.origin.to_string()),
         (None, _) => (key.default.into(), "default".to_string()),
     }

@@ -70,6 +70,19 @@ pub(crate) const KEYS: &[Key] = &[
         },
     ),
     key(
+        "store.url_file",
+        Kind::Text,
+        "off",
+        "A file with the URL in it, instead of `store.url`: for a password that should not stand in the configuration. \
+         A password may also come from `PGPASSWORD` or, in libpq's form, from `PGPASSFILE` or `~/.pgpass`.",
+        |config, value| {
+            config.store.url_file = (value != "off")
+                .then(|| values::text(value, "/run/secrets/everbeat-store").map(PathBuf::from))
+                .transpose()?;
+            Ok(())
+        },
+    ),
+    key(
         "store.pool_size",
         Kind::Whole,
         "4",

@@ -1,6 +1,7 @@
 use super::Complaint;
 use super::keys::{KEYS, Key, Kind};
 use super::suggest::{meant, unknown};
+use super::values::mask;
 use everbeat_model::Invalid;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -209,7 +210,7 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, Invalid> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count();
-        let wrong = text.lines().nth(line).unwrap_or_default().trim();
+        let wrong = mask(text.lines().nth(line).unwrap_or_default().trim());
         let problem = format!("is not valid TOML: {}", error.message());
         Invalid::new(format!("line {}", line + 1), format!("{wrong:?}"), problem, "correct that line")
     })?;

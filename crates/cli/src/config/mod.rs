@@ -44,6 +44,8 @@ pub(crate) struct Config {
 pub(crate) struct Store {
     /// None: a SQLite file in the data folder.
     url: Option<String>,
+    /// Where the URL is read from instead.
+    url_file: Option<PathBuf>,
     pub(crate) pool_size: usize,
 }
 
@@ -87,7 +89,7 @@ impl Config {
             data_dir: PathBuf::from("everbeat-data"),
             listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
             http: everbeat_server::Config::default(),
-            store: Store { url: None, pool_size: 4 },
+            store: Store { url: None, url_file: None, pool_size: 4 },
             telemetry: Telemetry { log: "info".to_string(), json: false },
             settings,
             given: BTreeMap::new(),
@@ -97,6 +99,7 @@ impl Config {
 
     /// The rules that bind several keys to each other.
     fn agree(&mut self) -> Result<(), Invalid> {
+        self.read_store_url()?;
         let policy = Value::Object(std::mem::take(&mut self.policy));
         self.settings.runs = PolicyPatch::parse(&policy)
             .and_then(|patch| patch.over(&Policy::BASELINE))
@@ -118,6 +121,24 @@ impl Config {
         }
         self.http.listen = vec![self.listen];
         self.http.check()
+    }
+
+    fn read_store_url(&mut self) -> Result<(), Invalid> {
+        let Some(path) = &self.store.url_file else { return Ok(()) };
+        if self.store.url.is_some() {
+            let (path, hint) = (format!("{:?}", path.display().to_string()), "keep one of the two");
+            return Err(Invalid::new("store.url_file", path, "is set, and store.url as well", hint));
+        }
+        self.store.url = Some(values::store_url_in(path).map_err(|invalid| invalid.within("store.url_file"))?);
+        Ok(())
+    }
+
+    /// Whether the command line, which every user of the machine can read, has a password in it.
+    pub(crate) fn password_is_shown(&self) -> bool {
+        let url = self.store_url();
+        let by_flag = self.given.get("store.url").is_some_and(|given| matches!(given.origin, Origin::Flag(_)));
+        let option = url.split_once('?').is_some_and(|(_, options)| options.contains("password="));
+        by_flag && (option || mask(&url).contains(":…@") || mask(&url).ends_with("://…"))
     }
 
     pub(crate) fn store_url(&self) -> String {

@@ -1,4 +1,5 @@
 use super::keys::{KEYS, Key};
+use super::values::mask;
 use everbeat_model::Invalid;
 use everbeat_model::error::nearest;
 use serde_json::Value;
@@ -9,7 +10,9 @@ pub(crate) fn unknown(path: &str, value: &Value) -> Invalid {
         Some(known) => format!("did you mean {known}?"),
         None => listing(path),
     };
-    Invalid::new(path, value, "is not a known key", hint)
+    // A URL under a misspelt key may hold a password.
+    let shown = value.as_str().map_or_else(|| value.clone(), |text| mask(text).into());
+    Invalid::new(path, shown, "is not a known key", hint)
 }
 
 /// The key or section that was probably meant.

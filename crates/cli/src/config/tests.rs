@@ -223,3 +223,58 @@ fn the_reference_page_names_every_key() {
         assert!(page.contains(&key.env_name()), "{}", key.path);
     }
 }
+
+#[test]
+fn no_secret_of_a_url_is_shown() {
+    for (url, shown) in [
+        ("postgres://app:hush@db/everbeat", "postgres://app:…@db/everbeat"),
+        ("postgres://app:hu@sh@db/everbeat", "postgres://app:…@db/everbeat"),
+        ("postgres://db/e?password=hush&sslmode=require", "postgres://db/e?password=…&sslmode=require"),
+        ("postgres://db/e?user=app&sslpassword=hush", "postgres://db/e?user=app&sslpassword=…"),
+        ("postgres://db/e?password=hu&hush", "postgres://db/e?password=…&…"),
+        ("postgres://db/e?password=hush@db", "postgres://…"),
+        ("postgres://app:hush?x@db/e", "postgres://…"),
+        ("postgres:/app:hush@db", "…"),
+        ("postgres://app@db/everbeat", "postgres://app@db/everbeat"),
+        ("sqlite:///srv/e.db", "sqlite:///srv/e.db"),
+        ("memory:", "memory:"),
+    ] {
+        assert_eq!(mask(url), shown);
+    }
+    for said in [
+        refused("[store]\nuri = \"postgres://app:hush@db/e\"", &[]),
+        refused("", &[("EVERBEAT_STORE__URI", "postgres://app:hush@db/e")]),
+        refused("[store]\nurl = \"postgres://app:hush@db/e", &[]),
+        refused("[store]\nurl = \"postgress://app:hush@db/e\"", &[]),
+    ] {
+        assert!(!said.contains("hush"), "{said}");
+    }
+}
+
+#[test]
+fn a_password_on_the_command_line_is_noticed() {
+    let given = |url: &str| load("", &[], Flags { store: Some(url.to_string()), ..Flags::default() }).expect("good");
+    for (url, shown) in [
+        ("postgres://app:hush@db/e", true),
+        ("postgres://db/e?password=hush", true),
+        ("postgres://app@db/e?sslmode=require&connect_timeout=3", false),
+        ("sqlite:///srv/e.db", false),
+    ] {
+        assert_eq!(given(url).password_is_shown(), shown, "{url}");
+    }
+    let quietly = load("", &[("EVERBEAT_STORE__URL", "postgres://app:hush@db/e")], Flags::default()).expect("good");
+    assert!(!quietly.password_is_shown());
+}
+
+#[test]
+fn the_url_may_stand_in_a_file() {
+    let mut file = tempfile::NamedTempFile::new().expect("file");
+    file.write_all(b"postgres://app:hush@db/everbeat\n").expect("write");
+    let path = file.path().display().to_string();
+    let config = load("", &[("EVERBEAT_STORE__URL_FILE", &path)], Flags::default()).expect("good");
+    assert_eq!(config.store_url(), "postgres://app:hush@db/everbeat");
+    let both = refused("[store]\nurl = \"memory:\"", &[("EVERBEAT_STORE__URL_FILE", &path)]);
+    assert!(both.contains("store.url_file") && both.contains("keep one"), "{both}");
+    let missing = refused("[store]\nurl_file = \"/does/not/exist\"", &[]);
+    assert!(missing.contains("/does/not/exist") && missing.contains("cannot be read"), "{missing}");
+}

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use super::keys::{Field, QUEUE_FIELDS, TASK_FIELDS, TOKEN_FIELDS};
@@ -47,15 +48,51 @@ pub(super) fn store_url(value: &Value) -> Result<String> {
     }
 }
 
+/// Values of these options of a URL are no secret; all others may be.
+const SHOWN_OPTIONS: [&str; 10] = [
+    "sslmode",
+    "sslrootcert",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "application_name",
+    "connect_timeout",
+    "target_session_attrs",
+];
+
 /// The password of a URL is nobody's business in logs and messages.
 pub(crate) fn mask(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_string() };
-    // The last @, whatever stands before it: a password may hold any sign.
-    let Some(at) = rest.rfind('@') else { return url.to_string() };
-    match rest[..at].split_once(':') {
-        Some((user, _)) => format!("{scheme}://{user}:…{}", &rest[at..]),
-        None => url.to_string(),
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return if url.contains('@') { "…".to_string() } else { url.to_string() };
+    };
+    let (head, options) = rest.split_once('?').map_or((rest, None), |(head, options)| (head, Some(options)));
+    // A password with a ? or an @ in it: nobody can tell where it ends.
+    if options.is_some_and(|options| options.contains('@')) {
+        return format!("{scheme}://…");
     }
+    // The last @, whatever stands before it: a password may hold any sign.
+    let place = match head.rsplit_once('@').map(|(who, place)| (who.split_once(':'), place)) {
+        Some((Some((user, _)), place)) => format!("{user}:…@{place}"),
+        _ => head.to_string(),
+    };
+    let shown = |option: &str| match option.split_once('=') {
+        Some((name, _)) if SHOWN_OPTIONS.contains(&name) => option.to_string(),
+        Some((name, _)) if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') => format!("{name}=…"),
+        _ => "…".to_string(),
+    };
+    let options = options.map(|options| options.split('&').map(shown).collect::<Vec<_>>().join("&"));
+    format!("{scheme}://{place}{}", options.map(|options| format!("?{options}")).unwrap_or_default())
+}
+
+/// The URL that stands in a file, which may be a secret that a service manager provides.
+pub(super) fn store_url_in(path: &Path) -> Result<String> {
+    let shown = || format!("{:?}", path.display().to_string());
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Invalid::new("", shown(), format!("cannot be read: {error}"), "name a file with the store's URL in it")
+    })?;
+    store_url(&Value::String(text.trim().to_string()))
 }
 
 pub(super) fn span(value: &Value) -> Result<Duration> {

@@ -89,7 +89,7 @@ pub(crate) fn client() -> Command {
 fn program(path: &Path) -> Command {
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("EVERBEAT_") {
+        if ["EVERBEAT_", "PG"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }

@@ -1,4 +1,5 @@
-use everbeat_store::Error;
+use everbeat_store::{Cause, Error};
+use std::io;
 use tokio_postgres::error::SqlState;
 
 /// What went wrong with a statement, by what can be done about it.
@@ -8,7 +9,7 @@ pub(super) enum Fault {
     Again(String),
     /// The server or the way to it; nothing is known about the statement.
     Unavailable(String),
-    Refused(String),
+    Refused(Cause, String),
     /// The values given cannot be stored.
     Data(String),
     Bug(String),
@@ -31,15 +32,18 @@ impl From<tokio_postgres::Error> for Fault {
         if [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::LOCK_NOT_AVAILABLE].contains(code) {
             return Fault::Unavailable(text);
         }
-        if [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::INVALID_CATALOG_NAME].contains(code) {
-            return Fault::Refused(text);
+        if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+            return Fault::Refused(Cause::Rights, text);
+        }
+        if *code == SqlState::INVALID_CATALOG_NAME {
+            return Fault::Refused(Cause::NoDatabase, text);
         }
         match &code.code()[..2] {
             // Connection, resources, operator intervention, the machine below.
             "08" | "53" | "57" | "58" => Fault::Unavailable(text),
             // A prepared statement or a plan that the server no longer has: a new connection heals it.
             "26" | "0A" => Fault::Unavailable(text),
-            "28" => Fault::Refused(text),
+            "28" => Fault::Refused(Cause::Login, text),
             // Data, constraints, sizes.
             "22" | "23" | "54" => Fault::Data(text),
             _ => Fault::Bug(text),
@@ -48,6 +52,20 @@ impl From<tokio_postgres::Error> for Fault {
 }
 
 impl Fault {
+    /// Why a connection could not be opened. `secured`: whether TLS, if it was asked for, was agreed on before.
+    pub(super) fn opening(error: tokio_postgres::Error, secured: bool) -> Fault {
+        let cause = std::error::Error::source(&error);
+        let spoken = error.as_db_error().is_some() || error.is_closed() || cause.is_none();
+        match cause.and_then(|cause| cause.downcast_ref::<io::Error>()) {
+            _ if spoken => Fault::from(error),
+            Some(broken) if !broken.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => Fault::from(error),
+            // What is left is what the two could not agree on: how to encrypt, or who this is.
+            Some(_) => Fault::Refused(Cause::Tls, explain(&error)),
+            None if !secured => Fault::Refused(Cause::Tls, explain(&error)),
+            None => Fault::Refused(Cause::Login, explain(&error)),
+        }
+    }
+
     /// Whether the connection should not be used again.
     pub(super) fn spoils_connection(&self) -> bool {
         matches!(self, Fault::Unavailable(_))
@@ -58,14 +76,14 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Error {
         match fault {
             Fault::Again(text) | Fault::Unavailable(text) => Error::Unavailable(text),
-            Fault::Refused(text) => Error::Refused(format!("PostgreSQL refuses: {text}")),
+            Fault::Refused(cause, text) => Error::Refused(cause, format!("PostgreSQL refuses: {text}")),
             Fault::Data(text) | Fault::Bug(text) => Error::Bug(text),
         }
     }
 }
 
 /// An error with its causes, which tokio-postgres leaves out of the first line.
-fn explain(error: &dyn std::error::Error) -> String {
+pub(super) fn explain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,10 +1,11 @@
 //! One connection with one role. It connects when first used and again after it broke; every call on
 //! it ends within a known time, also when the server is stopped or the network is dead.
 
+use super::address::Address;
 use super::fault::{Fault, Outcome};
 use super::options::PostgresOptions;
-use super::tls;
-use everbeat_store::{Error, Result};
+use super::tls::{self, Connector};
+use everbeat_store::{Cause, Error, Result};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +13,10 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A statement that lost a deadlock or a race is tried so often.
 pub(super) const TRIES: usize = 5;
@@ -56,23 +57,23 @@ impl Role {
 /// Where to connect and how.
 pub(super) struct Target {
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Connector,
     pub(super) schema: String,
     application_name: String,
     statement_timeout: Duration,
     connect_timeout: Duration,
 }
 
-pub(super) type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+pub(super) type Wire = Connection<Socket, <Connector as MakeTlsConnect<Socket>>::Stream>;
 
 impl Target {
     pub(super) fn new(url: &str, options: &PostgresOptions) -> Result<Target> {
-        let mut config: Config =
-            url.parse().map_err(|error| Error::Refused(format!("the PostgreSQL URL cannot be read: {error}")))?;
+        let Address { mut config, root_certificates } = Address::read(url, &|name| std::env::var_os(name))?;
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if options.schema.is_empty() || !options.schema.chars().all(plain) {
             let schema = &options.schema;
-            return Err(Error::Refused(format!("the schema {schema:?} must be lower-case letters, digits and _")));
+            let said = format!("the schema {schema:?} must be lower-case letters, digits and _");
+            return Err(Error::Refused(Cause::Url, said));
         }
         config
             .connect_timeout(options.connect_timeout)
@@ -82,7 +83,7 @@ impl Target {
             .keepalives_retries(KEEPALIVE_RETRIES)
             .tcp_user_timeout(options.statement_timeout + CALL_SLACK);
         Ok(Target {
-            tls: tls::connector(config.get_ssl_mode(), options)?,
+            tls: tls::connector(config.get_ssl_mode(), root_certificates.or(options.root_certificates.clone()))?,
             config,
             schema: options.schema.clone(),
             application_name: options.application_name.clone(),
@@ -111,14 +112,16 @@ impl Target {
     pub(super) async fn open(&self, role: Role) -> Outcome<(Client, Wire)> {
         let mut config = self.config.clone();
         config.application_name(format!("{} {role:?}", self.application_name).to_lowercase());
-        Ok(within(self.connect_timeout, config.connect(self.tls.clone())).await??)
+        let tls = self.tls.fresh();
+        let opened = within(self.connect_timeout, config.connect(tls.clone())).await?;
+        opened.map_err(|error| Fault::opening(error, config.get_ssl_mode() != SslMode::Require || tls.agreed()))
     }
 
     pub(super) fn setup(&self, role: Role) -> String {
         let statement = self.statement_timeout(role).as_millis().max(1);
         let lock = (statement / 2).max(1);
         let mut setup = format!(
-            "set search_path to {}; set statement_timeout to {statement}; set lock_timeout to {lock}; \
+            "set client_min_messages to warning; set search_path to {}; set statement_timeout to {statement}; set lock_timeout to {lock}; \
              set idle_in_transaction_session_timeout to {statement}; \
              set default_transaction_isolation to 'read committed'; set jit to off;",
             self.schema

@@ -3,6 +3,7 @@
 //! There is no pool: each role has its own connection (reads and executions have a few), on which statements are
 //! pipelined. So a flood of one sort never holds up another; above all, nothing holds up renewal.
 
+mod address;
 mod adopt;
 mod advance;
 mod audit;
@@ -21,6 +22,7 @@ mod leases;
 mod link;
 mod migrate;
 mod options;
+mod password;
 mod place;
 mod promote;
 mod queues;

@@ -1,4 +1,4 @@
-use everbeat_store::Error;
+use everbeat_store::{Cause, Error};
 use rusqlite::ErrorCode;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) type Outcome<T> = std::result::Result<T, Fault>;
 impl Fault {
     /// A file that cannot be opened is refused: it will not get better by asking again.
     pub(super) fn opening(path: &Path, error: &rusqlite::Error) -> Error {
-        Error::Refused(format!("cannot open the store {}: {error}", path.display()))
+        Error::Refused(Cause::Unopenable, format!("cannot open the store {}: {error}", path.display()))
     }
 }
 

@@ -1,4 +1,5 @@
 use super::fault::Fault;
+use super::identity::APPLICATION_ID;
 use crate::migrations::{self, SQLITE};
 use everbeat_model::StoreTime;
 use everbeat_store::Result;
@@ -27,6 +28,7 @@ fn apply(connection: &mut Connection, path: &Path, now: StoreTime) -> std::resul
             params![migration.version, migration.name, migration.checksum(), now.0],
         )?;
     }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.commit()?;
     Ok(())
 }

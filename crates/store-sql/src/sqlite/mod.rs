@@ -17,11 +17,13 @@ mod fault;
 mod filter;
 mod forget;
 mod graphs;
+mod identity;
 mod leases;
 mod lock;
 mod migrate;
 mod peek;
 mod place;
+mod private;
 mod promote;
 mod queues;
 mod reader;
@@ -66,6 +68,8 @@ impl Sqlite {
     /// Opens or makes the file, alone: a second open of it is refused while this one lasts.
     pub fn open(path: &Path, clock: Arc<dyn Clock>, random: Random) -> Result<Sqlite> {
         let lock = FileLock::take(path)?;
+        identity::check(path).inspect_err(|_| lock.withdraw())?;
+        private::keep(path)?;
         let refused = |error: rusqlite::Error| Fault::opening(path, &error);
         let mut connection = Connection::open(path).map_err(refused)?;
         configure(&connection).map_err(refused)?;

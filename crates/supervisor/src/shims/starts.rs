@@ -3,6 +3,7 @@ use crate::job;
 use everbeat_model::Json;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Host {
         let text: String = lines[first..].iter().map(|line| format!("{}\n", line.as_str())).collect();
         let fresh = self.data_dir.join(format!(".{FILE}-{}", uuid::Uuid::new_v4().simple()));
         let written = (|| {
-            let mut file = File::create_new(&fresh)?;
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&fresh, self.start_file())
@@ -47,7 +48,7 @@ impl Host {
     /// In a file of its own: the log itself is replaced.
     fn lock_starts(&self) -> io::Result<File> {
         let path = self.data_dir.join(LOCK);
-        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let until = job::boot_ms() + LOCKED_WITHIN.as_millis() as u64;
         loop {
             match file.try_lock() {

@@ -1,0 +1,79 @@
+//! What a server does before it works: look at its data folder and open its store.
+
+use crate::config::{Config, mask};
+use crate::exit::Failure;
+use everbeat::{StoreOptions, open_store};
+use everbeat_engine::Env;
+use everbeat_store::{Cause, Error, Store};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const OPEN_TRIES: u32 = 10;
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Opens the store. A database that starts at the same time as this server is waited for, a while.
+pub(crate) async fn store(config: &Config, env: &Arc<dyn Env>) -> Result<Arc<dyn Store>, Failure> {
+    let url = config.store_url();
+    if config.password_is_shown() {
+        let remedy = "give it in PGPASSWORD, PGPASSFILE, EVERBEAT_STORE__URL or the file of store.url_file";
+        tracing::warn!(remedy, "every user of this machine can see the password in --store");
+    }
+    let options = StoreOptions { pool_size: config.store.pool_size };
+    for attempt in 1..=OPEN_TRIES {
+        match open_store(&url, options, env).await {
+            Ok(store) => return Ok(store),
+            Err(Error::Unavailable(cause)) if attempt < OPEN_TRIES => {
+                tracing::warn!(store = mask(&url), cause, attempt, "the store cannot be reached yet");
+                env.sleep(OPEN_PAUSE).await;
+            }
+            Err(error) => return Err(unopened(&mask(&url), &error)),
+        }
+    }
+    Err(unopened(&mask(&url), &Error::Unavailable(format!("after {OPEN_TRIES} tries"))))
+}
+
+fn unopened(url: &str, error: &Error) -> Failure {
+    let hint = match error {
+        Error::Unavailable(_) => "check that the database runs and that store.url (or --store) names it rightly",
+        Error::Refused(cause, _) => remedy(*cause),
+        Error::KeyReused { .. } | Error::Bug(_) => "check that the store is one of Everbeat's and not damaged",
+    };
+    Failure::server(format!("the store {url} cannot be used: {error}"), hint)
+}
+
+fn remedy(cause: Cause) -> &'static str {
+    match cause {
+        // These name their remedy themselves.
+        Cause::InUse | Cause::OtherVersion | Cause::Url => "",
+        Cause::Foreign => "name a file of everbeat's or a new one with store.url (or --store)",
+        Cause::Unopenable => "check what store.url (or --store) names, and that this user may use it",
+        Cause::Login => {
+            "check the user in store.url and its password (PGPASSWORD, PGPASSFILE, ~/.pgpass, or in store.url), \
+             and whether pg_hba.conf of the database lets it in from here"
+        }
+        Cause::NoDatabase => "make it with createdb, or name another one with store.url (or --store)",
+        Cause::Tls => {
+            "say sslmode=disable or prefer in store.url, or let the database offer TLS with a certificate that is \
+             trusted here (sslrootcert=FILE names one)"
+        }
+        Cause::Rights => "grant the user of store.url the right to create the schema everbeat in that database",
+    }
+}
+
+/// Makes the data folder, or looks at the one that is there.
+pub(crate) fn data_dir(path: &Path) -> Result<(), Failure> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
+        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
+        Failure::server(format!("the data folder {} cannot be made: {error}", path.display()), hint)
+    })?;
+    if let Ok(mode) = fs::metadata(path).map(|folder| folder.mode() & 0o777)
+        && mode & 0o077 != 0
+    {
+        let (folder, mode) = (path.display(), format!("{mode:04o}"));
+        tracing::warn!(mode, remedy = format!("chmod 700 {folder}"), "other users can look into the data folder");
+    }
+    Ok(())
+}

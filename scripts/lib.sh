@@ -2,12 +2,38 @@
 
 say() { printf '\n== %s\n' "$*"; }
 
+# step NAME COMMAND…: runs it, and remembers the name if it fails. The other steps are done all the same.
+failed_steps=()
 step() {
-  say "$1"
+  local name=$1 begun=$SECONDS
+  say "$name"
   shift
-  local begun=$SECONDS
-  "$@"
-  echo "   ($((SECONDS - begun)) s)"
+  if "$@"; then echo "   ($((SECONDS - begun)) s)"; else
+    echo "   FAILED ($((SECONDS - begun)) s)"
+    failed_steps+=("$name")
+  fi
+}
+
+# finish STARTED FILE: the last line, and the exit code. FILE names the tests that failed, one in a line.
+finish() {
+  local names line=""
+  [ ${#failed_steps[@]} = 0 ] && { printf '\nscripts/test: all passed in %s s\n' $((SECONDS - $1)); return 0; }
+  names=$(paste -sd, "$2" 2>/dev/null | sed 's/,/, /g')
+  for name in "${failed_steps[@]}"; do
+    line+=", $name"
+    [ "$name" = tests ] && line+=" ($names)"
+  done
+  printf '\nscripts/test: FAILED: %s\n' "${line#, }"
+  return 1
+}
+
+# A folder for what lasts as long as the tests: in memory where there is room, so that no test waits for a disk that
+# others keep busy. Tests run scripts of their own, which some systems forbid there.
+roomy_memory() {
+  local folder=/dev/shm most_mib=4096 probe=/dev/shm/everbeat-probe-$$
+  if [ "$(df --output=avail -m $folder 2>/dev/null | tail -n 1)" -ge $most_mib ] 2>/dev/null &&
+    printf '#!/bin/sh\n' >$probe && chmod +x $probe && $probe; then echo $folder; else echo "${TMPDIR:-/tmp}"; fi 2>/dev/null
+  rm -f $probe
 }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Options, Server, pause, until};
+use common::{FINISH, Options, Server, pause, until};
 use postgres::Postgres;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn a_hundred_thousand_leases_cost_a_row_per_interval() {
     for _ in 0..LEASES / 1000 {
         assert_eq!(server.post("/api/v1/runs:batch", &batch).0, 201);
     }
-    until(Duration::from_secs(120), "all are leased", || {
+    until(FINISH * 2, "all are leased", || {
         let queues = server.get("/api/v1/queues");
         (queues["items"][0]["running"] == LEASES).then_some(())
     });
@@ -38,7 +38,7 @@ fn a_hundred_thousand_leases_cost_a_row_per_interval() {
     let beat = || number("select beat from everbeat.replica");
     // Statistics of a finished statement appear within a second; full-page images belong to the checkpoint.
     let rows = || number("select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) from pg_stat_user_tables");
-    let quiet = until(Duration::from_secs(60), "the load is over", || {
+    let quiet = until(FINISH, "the load is over", || {
         let before = rows();
         pause(Duration::from_secs(2));
         let after = rows();
@@ -47,7 +47,7 @@ fn a_hundred_thousand_leases_cost_a_row_per_interval() {
     postgres.query("checkpoint");
     let (first_beat, first_rows) = (beat(), quiet.max(rows()));
     let first_lsn = postgres.query("select pg_current_wal_lsn()");
-    until(Duration::from_secs(60), "ten intervals have passed", || (beat() >= first_beat + INTERVALS).then_some(()));
+    until(FINISH, "ten intervals have passed", || (beat() >= first_beat + INTERVALS).then_some(()));
     let wal = number(&format!("select pg_wal_lsn_diff(pg_current_wal_lsn(), '{first_lsn}')::bigint"));
     pause(Duration::from_secs(2));
     let updates = rows() - first_rows;

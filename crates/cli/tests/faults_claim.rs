@@ -3,7 +3,7 @@
 mod common;
 mod postgres;
 
-use common::{Server, quick, until};
+use common::{FINISH, Server, quick, until};
 use postgres::Postgres;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -24,9 +24,7 @@ fn a_claim_whose_answer_was_lost_is_found_and_released_by_its_owners_next_sweep(
 
     proxy.armed.store(true, Ordering::SeqCst);
     let run = server.submit("echo", json!("found"), json!({ "max_attempts": 1 }));
-    until(Duration::from_secs(10), "a claim's answer is cut off", || {
-        (!proxy.armed.load(Ordering::SeqCst)).then_some(())
-    });
+    until(FINISH, "a claim's answer is cut off", || (!proxy.armed.load(Ordering::SeqCst)).then_some(()));
 
     let finished = server.wait(&run);
     assert_eq!(

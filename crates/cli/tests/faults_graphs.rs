@@ -4,7 +4,7 @@ mod common;
 mod graph;
 mod postgres;
 
-use common::{Options, Server, pause, quick, until};
+use common::{FINISH, Options, Server, pause, quick, until};
 use graph::{input, jq};
 use postgres::Postgres;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn survive(options: &Options) {
     for (id, x) in executions.iter().zip(&xs) {
         settled(&server, id, *x);
     }
-    until(Duration::from_secs(60), "nothing runs any more", || {
+    until(FINISH, "nothing runs any more", || {
         let runs = server.get("/api/v1/runs?kind=node&state=running&limit=1");
         runs["items"].as_array().unwrap().is_empty().then_some(())
     });
@@ -102,7 +102,7 @@ fn settled(server: &Server, id: &str, x: u64) {
     execution.until_value("join", &json!({ "left": x * 2, "right": x * 3 }));
     execution.until_value("done", &json!(x * 5));
     execution.until_value("note", &json!("scrubbed"));
-    until(Duration::from_secs(60), "the recurring tick has come to rest", || {
+    until(FINISH, "the recurring tick has come to rest", || {
         let node = execution.node("again");
         (node["state"] == "paused").then_some(())
     });

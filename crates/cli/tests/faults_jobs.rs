@@ -3,7 +3,7 @@
 mod common;
 mod job;
 
-use common::{Server, pause, stopwatch, until};
+use common::{Server, pause, until};
 use job::{Host, Jobs, SOON, signal};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -102,10 +102,8 @@ fn jobs_that_end_while_the_server_is_down_are_settled_with_their_true_exit() {
     until(SOON, "all exits are recorded", || {
         [&good, &bad, &crashed].iter().all(|job| host.folder(job).join("exit.json").exists()).then_some(())
     });
-    let begun = stopwatch();
     let server = host.start();
     let ended = [&good, &bad, &crashed].map(|job| server.ended(job));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let exits =
         ended.each_ref().map(|job| (job["state"].clone(), job["exit_code"].clone(), job["exit_signal"].clone()));
     assert_eq!(exits[0], (json!("succeeded"), json!(0), Value::Null));
@@ -168,13 +166,11 @@ fn a_job_dies_with_its_shim_and_its_exit_is_called_unknown() {
         server.runs(job);
         until(SOON, "the command", || (!host.processes(job).is_empty()).then_some(()));
         signal(host.shim(job).expect("a shim"), "KILL");
-        let killed = stopwatch();
-        until(SECOND, "the job is gone", || host.processes(job).is_empty().then_some(()));
-        until(SECOND * 2, "the verdict", || {
+        until(SOON, "the job is gone", || host.processes(job).is_empty().then_some(()));
+        until(SOON, "the verdict", || {
             let attempts = server.get(&format!("/api/v1/runs/{job}/attempts"));
             (attempts["items"][0]["outcome"] == "lost").then_some(())
         });
-        assert!(killed.elapsed() < SECOND * 2);
     }
     let lost = server.ended(&fails);
     assert_eq!(

@@ -3,12 +3,9 @@
 mod common;
 mod postgres;
 
-use common::{Options, Server, pause, quick, until};
+use common::{FINISH, Options, Server, TIMEOUT, pause, quick, until};
 use postgres::Postgres;
 use serde_json::json;
-use std::time::Duration;
-
-const THREE_SECONDS: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_killed_replicas_run_goes_on_at_the_other_and_the_verdict_names_it() {
@@ -21,7 +18,7 @@ fn a_killed_replicas_run_goes_on_at_the_other_and_the_verdict_names_it() {
     second.until_observed(&dead);
 
     first.kill9();
-    let moved = until(THREE_SECONDS, "the run is at the other replica", || {
+    let moved = until(FINISH, "the run is at the other replica", || {
         let found = second.get(&format!("/api/v1/runs/{run}"));
         (found["state"] == "running" && found["replica_id"] == judge.as_str()).then_some(found)
     });
@@ -55,16 +52,16 @@ fn a_frozen_replica_is_fenced_when_it_wakes_and_joins_again_as_another() {
     second.until_observed(&frozen);
 
     first.signal("STOP");
-    let moved = until(THREE_SECONDS * 2, "the run has moved", || {
+    let moved = until(FINISH, "the run has moved", || {
         let found = second.get(&format!("/api/v1/runs/{run}"));
         (found["attempt"] == 2 && found["state"] == "running").then_some(found)
     });
     assert_eq!(moved["replica_id"], second.replica_id().as_str());
     // Frozen for three timeouts at least, and past the end of its own sleep.
-    pause(THREE_SECONDS);
+    pause(TIMEOUT * 2);
     first.signal("CONT");
 
-    let reborn = until(THREE_SECONDS * 3, "it has joined again", || {
+    let reborn = until(FINISH, "it has joined again", || {
         let id = first.try_replica_id()?;
         (id != frozen).then_some(id)
     });
@@ -77,7 +74,7 @@ fn a_frozen_replica_is_fenced_when_it_wakes_and_joins_again_as_another() {
 
     let finished = second.wait(&run);
     assert_eq!((&finished["state"], &finished["attempt"]), (&json!("succeeded"), &json!(2)));
-    let fenced = until(THREE_SECONDS * 3, "the late result is recorded as fenced", || {
+    let fenced = until(FINISH, "the late result is recorded as fenced", || {
         let verdicts = second.get(&format!("/api/v1/verdicts?run_id={run}"));
         verdicts["items"].as_array().unwrap().iter().find(|verdict| verdict["judgement"] == "fenced").cloned()
     });
@@ -103,17 +100,17 @@ fn a_terminated_replica_finishes_what_it_can_and_hands_on_the_rest_at_no_cost() 
     let second = Server::start(quick().store(postgres.url()));
 
     first.signal("TERM");
-    until(THREE_SECONDS, "the draining replica is not ready", || (first.status("/readyz") == 503).then_some(()));
+    until(FINISH, "the draining replica is not ready", || (first.status("/readyz") == 503).then_some(()));
     let later = second.submit("echo", json!("elsewhere"), once);
     assert_eq!(second.wait(&later)["replica_id"], second.replica_id().as_str(), "a draining replica claims nothing");
 
-    assert_eq!(first.exit_code(THREE_SECONDS * 3), Some(0));
+    assert_eq!(first.exit_code(FINISH), Some(0));
     let finished = second.wait(&short);
     assert_eq!(
         (&finished["state"], &finished["attempt"], &finished["replica_id"]),
         (&json!("succeeded"), &json!(1), &json!(leaving))
     );
-    let moved = until(THREE_SECONDS, "the rest has started elsewhere", || {
+    let moved = until(FINISH, "the rest has started elsewhere", || {
         let found = second.get(&format!("/api/v1/runs/{long}"));
         (found["state"] == "running").then_some(found)
     });
@@ -133,7 +130,7 @@ fn a_replica_drained_by_another_leaves_and_its_process_ends() {
     let second = Server::start(quick().store(postgres.url()));
     let drained = second.cli(&["replica", "drain", &first.replica_id()]);
     assert!(drained.status.success(), "{drained:?}");
-    assert_eq!(first.exit_code(THREE_SECONDS * 3), Some(0));
+    assert_eq!(first.exit_code(FINISH), Some(0));
     second.assert_sound();
 }
 
@@ -149,7 +146,7 @@ fn a_restarted_server_takes_its_runs_back_by_its_kernel_lock_not_by_waiting() {
     first.kill9();
 
     let second = Server::start(options);
-    let moved = until(THREE_SECONDS * 3, "the run is back", || {
+    let moved = until(FINISH, "the run is back", || {
         let found = second.get(&format!("/api/v1/runs/{run}"));
         (found["attempt"] == 2 && found["state"] == "running").then_some(found)
     });

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Options, Server, pause, stopwatch, until};
+use common::{FINISH, Options, Server, pause, stopwatch, until};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 const KILLS: u32 = 200;
 const CLIENTS: usize = 3;
+/// After which a silent replica is judged, if nothing proves its death before.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Accepted runs, and those whose answer was lost.
 #[derive(Default)]
@@ -22,7 +24,7 @@ struct Sent {
 
 #[test]
 fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = common::scratch();
     // The usual timeouts: a successor that had to wait for them would take a minute, not a second.
     let options = || Options::default().data_dir(folder.path());
     let sent = Mutex::new(Sent::default());
@@ -49,7 +51,7 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
     assert_intact(&folder.path().join("everbeat.db"));
 
     let server = Server::start(options());
-    until(Duration::from_secs(60), "everything is finished", || {
+    until(FINISH, "everything is finished", || {
         let queues = server.get("/api/v1/queues");
         let unfinished = |queue: &Value| {
             ["ready", "running", "scheduled"].iter().map(|state| queue[state].as_u64().unwrap()).sum::<u64>()
@@ -74,7 +76,7 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
         assert_eq!(*last, "succeeded", "{run}: {outcomes:?}");
         assert!(earlier.iter().all(|outcome| *outcome == "lost"), "{run}: {outcomes:?}");
     }
-    assert!(slowest < Duration::from_secs(1), "a successor took {slowest:?} to take its runs back");
+    assert!(slowest < TIMEOUT / 2, "a successor took {slowest:?} to take its runs back: it waited for silence");
     eprintln!("{accepted} runs accepted, {} unanswered, slowest recovery {slowest:?}", sent.unanswered);
 }
 
@@ -82,7 +84,7 @@ fn two_hundred_kills_lose_nothing_and_end_nothing_twice() {
 fn taken_back(server: &Server) -> Duration {
     let begun = stopwatch();
     let me = server.replica_id();
-    until(Duration::from_secs(20), "the predecessor is judged and its runs are taken back", || {
+    until(TIMEOUT, "the predecessor is judged and its runs are taken back", || {
         let replicas = server.get("/api/v1/replicas");
         let others = replicas["items"].as_array().unwrap().iter().filter(|replica| replica["id"] != me.as_str());
         others.into_iter().all(|replica| replica["state"] == "dead" && replica["running"] == 0).then_some(())
@@ -115,7 +117,7 @@ fn assert_intact(file: &Path) {
 
 #[test]
 fn a_second_server_on_the_same_file_is_refused_clearly() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = common::scratch();
     let first = Server::start(Options::default().data_dir(folder.path()));
     let second = Server::run_to_end(Options::default().data_dir(folder.path()));
     assert_eq!(second.status.code(), Some(3), "{second:?}");

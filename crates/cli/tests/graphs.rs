@@ -4,10 +4,9 @@ mod common;
 mod graph;
 mod postgres;
 
-use common::{Server, until};
+use common::{FINISH, Server, until};
 use graph::{each_store, input, jq, with};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 fn sum() -> Value {
     json!({ "name": "sum", "nodes": [input("a"), input("b"), jq("total", json!(["a", "b"]), ".a + .b")] })
@@ -106,12 +105,12 @@ fn attempts_used_up_are_told_at_once_and_earlier_results_stay() {
         assert_eq!(execution.ask("result", "").1["value"], 10, "the earlier result stays");
         assert_eq!(execution.ask("after", "").1["value"], 11);
         assert_eq!(execution.runs("result")[0]["attempt"], 1, "what fails for good is not tried again");
-        until(Duration::from_secs(10), "both callbacks", || (called(&server).len() == 2).then_some(()));
+        until(FINISH, "both callbacks", || (called(&server).len() == 2).then_some(()));
         assert_eq!(called(&server), [json!("failed"), json!("saved")]);
 
         let (status, _) = execution.post("/nodes/result/retry");
         assert_eq!(status, 200);
-        until(Duration::from_secs(10), "it failed again", || (called(&server).len() == 3).then_some(()));
+        until(FINISH, "it failed again", || (called(&server).len() == 3).then_some(()));
         execution.set(json!({ "x": 3 }));
         execution.until_value("after", &json!(31));
         server.assert_sound();
@@ -230,7 +229,7 @@ fn a_new_version_reaches_running_executions_and_a_node_removed_in_flight_breaks_
         execution.set(json!({ "a": 5 }));
         execution.until_value("added", &json!(500));
         assert_eq!(execution.ask("leaf", "").1["value"], 1, "and is inert");
-        until(Duration::from_secs(20), "what ran has ended", || {
+        until(FINISH, "what ran has ended", || {
             let runs = server.get("/api/v1/runs?kind=node&state=running&limit=10");
             runs["items"].as_array().unwrap().is_empty().then_some(())
         });

@@ -4,7 +4,7 @@ mod common;
 mod graph;
 mod postgres;
 
-use common::{Server, pause, quick, until};
+use common::{FINISH, Server, pause, quick, until};
 use graph::{calm, input, jq};
 use postgres::Postgres;
 use serde_json::{Value, json};
@@ -22,16 +22,12 @@ fn a_computation_whose_performer_dies_is_retried_after_the_heartbeat_timeout() {
         jq("after", json!(["work"]), ".work.slept_ms"),
     ]}));
     let id = first.execute("long", json!({ "go": 1 })).id;
-    until(Duration::from_secs(10), "it is computed", || {
-        (first.execution(&id).node("work")["attempt"] == 1).then_some(())
-    });
+    until(FINISH, "it is computed", || (first.execution(&id).node("work")["attempt"] == 1).then_some(()));
     let second = Server::start(quick().store(postgres.url()));
     second.until_observed(&first.replica_id());
     first.kill9();
     let execution = second.execution(&id);
-    until(Duration::from_secs(5), "it is tried again at the other replica", || {
-        (execution.node("work")["attempt"] == 2).then_some(())
-    });
+    until(FINISH, "it is tried again at the other replica", || (execution.node("work")["attempt"] == 2).then_some(()));
     assert_eq!(execution.any("after")["value"], 2000);
     let history = execution.history();
     assert_eq!(history.iter().filter(|entry| entry["node"] == "work").count(), 1, "{history:?}");
@@ -55,9 +51,7 @@ fn ticks_fire_once_per_due_time_with_three_replicas() {
     for id in &ids {
         let execution = servers[1].execution(id);
         execution.any("fired");
-        until(Duration::from_secs(60), "the recurring one pauses", || {
-            (execution.node("again")["state"] == "paused").then_some(())
-        });
+        until(FINISH, "the recurring one pauses", || (execution.node("again")["state"] == "paused").then_some(()));
         assert_eq!(execution.node("never")["state"], "paused");
         assert_eq!(execution.ask("not_fired", "").0, 404, "a paused tick does not fire");
     }
@@ -135,7 +129,7 @@ fn a_thousand_who_wait_cause_no_statements_and_a_set_elsewhere_wakes_them() {
         waited = in_window();
         let begun = common::stopwatch();
         there.execution(&id).set(json!({ "y": "woken" }));
-        until(Duration::from_secs(20), "all are answered", || (answered.load(Ordering::SeqCst) == 1000).then_some(()));
+        until(FINISH, "all are answered", || (answered.load(Ordering::SeqCst) == 1000).then_some(()));
         woken = begun.elapsed();
     });
     eprintln!(

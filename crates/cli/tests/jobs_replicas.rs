@@ -16,7 +16,7 @@ fn options(postgres: &Postgres) -> Options {
     quick()
         .store(postgres.url())
         .env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "200ms")
-        .env("EVERBEAT_JOBS__REATTACH_WINDOW", "3s")
+        .env("EVERBEAT_JOBS__REATTACH_WINDOW", "4s")
         .env("EVERBEAT_JOBS__STOP_GRACE", "1s")
 }
 
@@ -34,7 +34,7 @@ fn the_other_replica_of_a_host_adopts_jobs_as_they_are() {
     let postgres = Postgres::start();
     let host = Host::with(options(&postgres));
     let mut first = host.start();
-    let jobs: Vec<String> = (0..5).map(|_| first.shell("echo begun; sleep 3; echo done; exit 3")).collect();
+    let jobs: Vec<String> = (0..5).map(|_| first.shell("echo begun; sleep 6; echo done; exit 3")).collect();
     jobs.iter().for_each(|job| drop(first.runs(job)));
     let shims: Vec<Option<u32>> = jobs.iter().map(|job| host.shim(job)).collect();
     let second = host.start();
@@ -63,8 +63,8 @@ fn a_frozen_former_owner_can_neither_cancel_nor_settle() {
     let host = Host::with(options(&postgres));
     let first = host.start();
     // One ends while its former owner is frozen, which sees that when it wakes; one goes on.
-    let ends = first.shell("sleep 6; exit 5");
-    let goes_on = first.shell("sleep 14; exit 4");
+    let ends = first.shell("sleep 8; exit 5");
+    let goes_on = first.shell("sleep 25; exit 4");
     for job in [&ends, &goes_on] {
         first.runs(job);
     }
@@ -143,7 +143,7 @@ fn a_host_that_stays_away_is_given_up_and_fenced_when_it_returns() {
     let mut first = away.start();
     // Pinned to the first host: the second performs no jobs until it has them to itself.
     let job = until(SOON, "a job on the first host", || {
-        let job = first.shell("echo one >> $EVERBEAT_WORKSPACE/marks; sleep 20; exit 6");
+        let job = first.shell("echo one >> $EVERBEAT_WORKSPACE/marks; sleep 60; exit 6");
         first.until_state(&job, "running");
         if first.look(&job)["replica_id"] == first.replica_id().as_str() {
             first.runs(&job);

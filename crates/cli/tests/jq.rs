@@ -11,7 +11,7 @@ use std::time::Duration;
 /// It computes for years, in little memory.
 const ENDLESS: &str = "last(range(1e15))";
 /// Well below the processor time that a program has: whatever ends within it was ended.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(60);
 
 fn start() -> Server {
     Server::start(Options::default())

@@ -3,11 +3,10 @@
 mod common;
 mod postgres;
 
-use common::{Options, Server, quick, until};
+use common::{FINISH, Options, Server, quick, until};
 use postgres::Postgres;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 const EQUAL_REQUESTS: usize = 50;
 
@@ -69,7 +68,7 @@ fn eight_replicas_start_each_of_a_thousand_runs_once() {
     let (status, _) = servers[2].post("/api/v1/queues/race/resume", &json!({}));
     assert_eq!(status, 200);
 
-    until(Duration::from_secs(60), "all are finished", || {
+    until(FINISH, "all are finished", || {
         let checked = servers[3].get("/api/admin/invariants");
         (checked["checked"]["succeeded"] == RUNS).then_some(())
     });

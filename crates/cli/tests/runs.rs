@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{Server, client, code, json, quick, stderr, stdout, until};
+use common::{FINISH, Server, client, code, json, quick, stderr, stdout, until};
 use serde_json::{Value, json};
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 fn start() -> Server {
     Server::start(quick())
@@ -185,7 +184,7 @@ fn events_are_read_and_followed() {
     let after = last["id"].to_string();
     let mut follower = server.command(&["events", "-f", "--after", &after]).stdout(out).spawn().expect("it runs");
     let next = server.submit("noop", json!(null), json!({}));
-    until(Duration::from_secs(30), "the event", || {
+    until(FINISH, "the event", || {
         std::fs::read_to_string(&log).ok().filter(|said| said.contains(&format!("run.succeeded {next}")))
     });
     follower.kill().expect("killed");
@@ -193,7 +192,7 @@ fn events_are_read_and_followed() {
 
     let mut unread = server.command(&["events", "-f", "--after", "0"]).stdout(Stdio::piped()).spawn().expect("it runs");
     drop(unread.stdout.take());
-    let ended = until(Duration::from_secs(30), "its end", || unread.try_wait().expect("it can be asked"));
+    let ended = until(FINISH, "its end", || unread.try_wait().expect("it can be asked"));
     assert_eq!(ended.code(), Some(0), "whoever has read enough is no error");
 }
 

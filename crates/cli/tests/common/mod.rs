@@ -24,15 +24,18 @@ pub(crate) struct Options {
     pub(crate) data_dir: PathBuf,
     /// The program that serves.
     pub(crate) binary: PathBuf,
+    /// The user that runs it, if it is another one. Only root can say so.
+    pub(crate) user: Option<u32>,
     folder: Arc<TempDir>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        let folder = TempDir::new().expect("a temporary folder");
+        let folder = scratch();
         let data_dir = folder.path().join("data");
         let listen = "127.0.0.1:0".to_string();
-        Options { env: Vec::new(), store: None, listen, data_dir, binary: BINARY.into(), folder: Arc::new(folder) }
+        let binary = BINARY.into();
+        Options { env: Vec::new(), store: None, listen, data_dir, binary, user: None, folder: Arc::new(folder) }
     }
 }
 
@@ -52,13 +55,29 @@ impl Options {
         self
     }
 
+    /// The user that runs it, who may look into its folder then.
+    pub(crate) fn user(mut self, user: u32) -> Options {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(self.folder.path(), open).expect("its own folder");
+        self.user = Some(user);
+        self
+    }
+
     pub(crate) fn data_dir(mut self, path: &Path) -> Options {
         self.data_dir = path.to_path_buf();
         self
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = program(&self.binary);
+        let mut command = match self.user {
+            None => program(&self.binary),
+            Some(user) => {
+                let mut command = program(Path::new("setpriv"));
+                command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
+                command.arg("--").arg(&self.binary);
+                command
+            }
+        };
         command.current_dir(self.folder.path());
         command.args(["serve", "--listen", &self.listen, "--data-dir"]).arg(&self.data_dir);
         if let Some(store) = &self.store {
@@ -70,11 +89,29 @@ impl Options {
     }
 }
 
-/// Judges death after one second, so that tests of it need not wait for minutes.
+/// A folder in memory, where there is room for a database and programs: no test waits for a disk that others keep busy.
+pub(crate) fn scratch() -> TempDir {
+    const MEMORY: &str = "/dev/shm";
+    const LEAST_BYTES: u64 = 2 << 30;
+    let found = rustix::fs::statvfs(MEMORY).ok().filter(|found| {
+        let programs = !found.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
+        programs && found.f_bavail * found.f_frsize >= LEAST_BYTES
+    });
+    match found {
+        Some(_) => tempfile::tempdir_in(MEMORY).or_else(|_| TempDir::new()).expect("a temporary folder"),
+        None => TempDir::new().expect("a temporary folder"),
+    }
+}
+
+/// After how long [`quick`] servers judge: no test of it waits for minutes, and no busy machine lets a process wait as
+/// long. A third of it bounds each call of the store.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Judges death after three seconds.
 pub(crate) fn quick() -> Options {
     Options::default()
         .env("EVERBEAT_REPLICA__HEARTBEAT_INTERVAL", "200ms")
-        .env("EVERBEAT_REPLICA__HEARTBEAT_TIMEOUT", "1s")
+        .env("EVERBEAT_REPLICA__HEARTBEAT_TIMEOUT", format!("{}s", TIMEOUT.as_secs()))
         .env("EVERBEAT_REPLICA__SWEEP_INTERVAL", "300ms")
         .env("EVERBEAT_REPLICA__POLL_INTERVAL", "100ms")
         .env("EVERBEAT_REPLICA__DRAIN_GRACE", "2s")
@@ -194,6 +231,10 @@ impl Server {
         let command = format!("kill -s {name} {}", self.pid());
         let status = Command::new("sh").args(["-c", &command]).status().expect("a shell");
         assert!(status.success(), "{command}");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("the child can be asked").is_some()
     }
 
     /// The exit code, once it has ended by itself; none if a signal ended it.
@@ -338,8 +379,9 @@ impl Drop for Server {
     }
 }
 
-const START: Duration = Duration::from_secs(30);
-const FINISH: Duration = Duration::from_secs(60);
+/// No test waits longer for a server to begin, or for what it was asked. The machine may be busy.
+pub(crate) const START: Duration = Duration::from_secs(120);
+pub(crate) const FINISH: Duration = Duration::from_secs(120);
 
 /// Looks again and again until there is something; fails after the limit.
 #[allow(clippy::disallowed_methods, reason = "processes are watched from outside, on the real clock")]

@@ -1,10 +1,9 @@
 //! Graphs and executions through a server's interface.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use crate::common::{Options, Server, until};
+use crate::common::{FINISH, Options, Server, until};
 use crate::postgres::Postgres;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// Looks often and retries soon, but judges nobody dead within a test.
 pub(crate) fn calm() -> Options {
@@ -101,14 +100,14 @@ impl Execution<'_> {
     }
 
     pub(crate) fn until_value(&self, node: &str, expected: &Value) -> Value {
-        until(Duration::from_secs(60), &format!("{node} is {expected}"), || {
+        until(FINISH, &format!("{node} is {expected}"), || {
             let (status, answer) = self.server.try_get(&self.path(&format!("/values/{node}")))?;
             (status == 200 && answer["value"] == *expected).then_some(answer)
         })
     }
 
     pub(crate) fn until_not_set(&self, node: &str) {
-        until(Duration::from_secs(30), &format!("{node} is not set"), || {
+        until(FINISH, &format!("{node} is not set"), || {
             let (status, _) = self.server.try_get(&self.path(&format!("/values/{node}")))?;
             (status == 404).then_some(())
         });

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) const SOON: Duration = Duration::from_secs(10);
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// What follows by itself. The machine and its disk may be busy.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// What takes its time.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// Servers of one data folder. What is still running of its jobs is killed when the test is over: they are
 /// detached, and would outlive it.

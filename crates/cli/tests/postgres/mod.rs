@@ -24,7 +24,7 @@ impl Postgres {
     }
 
     fn with_clock(faked: bool) -> Postgres {
-        let folder = tempfile::Builder::new().prefix("everbeat-postgres-").tempdir().unwrap();
+        let folder = crate::common::scratch();
         // PostgreSQL does not run as root; its own user must reach the folder.
         run(Command::new("chmod").arg("755").arg(folder.path()));
         let data = folder.path().join("data");
@@ -39,7 +39,7 @@ impl Postgres {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Postgres { folder, port, clock };
         run(as_postgres(&binary("initdb"))
-            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-D"])
+            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
             .arg(&data));
         server.begin();
         server
@@ -53,10 +53,11 @@ impl Postgres {
         self.port
     }
 
-    /// Starts the server again. Without autovacuum: what it writes is not what these tests measure.
+    /// Starts the server again. Without autovacuum: what it writes is not what these tests measure. Without waiting for the
+    /// disk: no test takes the machine's power away, and others may keep its disk busy.
     pub(crate) fn begin(&self) {
         let options = format!(
-            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories={} -c autovacuum=off",
+            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories={} -c autovacuum=off -c fsync=off",
             self.port,
             self.folder.path().display()
         );
@@ -74,6 +75,22 @@ impl Postgres {
     /// Stops the server as a crash would.
     pub(crate) fn stop(&self) {
         run(self.control(&mut as_postgres(&binary("pg_ctl"))).args(["-m", "immediate", "-w", "stop"]));
+    }
+
+    /// Stops the server after its connections were ended.
+    pub(crate) fn stop_in_order(&self) {
+        run(self.control(&mut as_postgres(&binary("pg_ctl"))).args(["-m", "fast", "-w", "stop"]));
+    }
+
+    /// Puts all tables that are made from now on into an empty folder of its user.
+    pub(crate) fn keep_tables_in(&self, folder: &Path) {
+        self.query(&format!("create tablespace kept location '{}'", folder.display()));
+        self.query("alter database postgres set default_tablespace = kept");
+    }
+
+    /// Where the tables are.
+    pub(crate) fn schema(&self) -> String {
+        self.query("select table_schema from information_schema.tables where table_name = 'ready'")
     }
 
     /// Shifts the server's clock, such as `+1h`.

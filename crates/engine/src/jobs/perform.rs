@@ -446,6 +446,8 @@ impl Watch<'_> {
             match self.shims.fence(&self.attempt).await {
                 Ok(fenced) => return fenced,
                 Err(error) => {
+                    // What was killed and is not gone yet is neither alive nor lost.
+                    self.entry.vital().doubt = Some(Liveness::Unknown);
                     tracing::warn!(job = %self.attempt.job, %error, "a job could not be fenced yet");
                 }
             }

@@ -27,7 +27,7 @@ pub(crate) fn signal(pids: impl IntoIterator<Item = i32>, signal: Signal, is_our
 /// A variable's name and its value.
 pub(crate) type Tag<'a> = (&'a str, &'a str);
 
-/// All processes whose environment has one of these, zombies excepted (they have none).
+/// All processes whose environment has one of these, zombies excepted (nothing of them has one).
 pub(crate) fn tagged(tags: &[Tag<'_>]) -> Vec<i32> {
     match tags {
         [] => Vec::new(),
@@ -36,7 +36,22 @@ pub(crate) fn tagged(tags: &[Tag<'_>]) -> Vec<i32> {
 }
 
 pub(crate) fn has_tag(pid: i32, tags: &[Tag<'_>]) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    match environment.is_empty() {
+        false => names(&environment, tags),
+        // A process whose first thread has ended shows none, but goes on for as long as another thread does; so does one
+        // that was killed while a thread of it waits for the disk.
+        true => {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            threads
+                .filter(|thread| thread.file_name().to_str() != Some(&pid.to_string()))
+                .filter_map(|thread| fs::read(thread.path().join("environ")).ok())
+                .any(|environment| names(&environment, tags))
+        }
+    }
+}
+
+fn names(environment: &[u8], tags: &[Tag<'_>]) -> bool {
     environment.split(|byte| *byte == 0).any(|entry| {
         tags.iter().any(|(name, value)| {
             entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) == Some(value.as_bytes())
@@ -148,5 +163,25 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_found_by_its_others() {
+        const FIRST_THREAD_ENDS: &str = "import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)";
+        let mut command = std::process::Command::new("python3");
+        let mut child = command.args(["-c", FIRST_THREAD_ENDS]).env(JOB_TAG, "first-thread").spawn().unwrap();
+        let pid = child.id() as i32;
+        let first_has_ended = |_| {
+            crate::job::clock::pause(10);
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.contains(") Z ")
+        };
+        assert!((0..3000).any(first_has_ended));
+        let tags = [(JOB_TAG, "first-thread")];
+        assert_eq!(tagged(&tags), [pid]);
+        assert_eq!(signal(tagged(&tags), Signal::KILL, |pid| has_tag(pid, &tags)), 1);
+        child.wait().unwrap();
+        assert_eq!(tagged(&tags), [0; 0]);
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 #[test]
 fn only_an_ended_job_is_cleaned_and_no_link_is_followed() {
-    let outside = tempfile::tempdir().unwrap();
+    let outside = scratch();
     std::fs::write(outside.path().join("precious"), "x").unwrap();
     let job = Job::shell("mkdir -p a/b; echo result > a/b/c; while [ ! -e go ]; do sleep 0.02; done").start();
     eventually("a result", || job.workspace("a/b/c").exists().then_some(()));
@@ -36,7 +36,7 @@ fn only_an_ended_job_is_cleaned_and_no_link_is_followed() {
 
 #[test]
 fn a_lost_job_is_cleaned_after_it_was_fenced_however_deep_it_dug() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let folder = JobFolder::create(root.path(), "deep").unwrap();
     let spec = Spec::new("deep", 1, vec!["true".into()]).unwrap();
     spec.write(&folder).unwrap();
@@ -60,7 +60,7 @@ fn a_lost_job_is_cleaned_after_it_was_fenced_however_deep_it_dug() {
 
 #[test]
 fn what_a_crash_left_of_cleaning_is_found_later() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     std::fs::create_dir_all(root.path().join(".deleted-0/workspace/a")).unwrap();
     std::fs::create_dir_all(root.path().join("job")).unwrap();
     assert_eq!(clean_leftovers(root.path()).unwrap().entries, 3);

@@ -104,7 +104,7 @@ fn a_hung_shim_is_told_from_a_living_one_and_can_be_ended() {
         let finding = everbeat_supervisor::job::examine_within(&job.folder, &job.identity(), 0, within);
         assert!(matches!(finding, Finding::Hung), "{finding:?}");
         assert!(matches!(job.fence(), Fenced::StillHeld));
-        everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();
+        job.kill();
         eventually("the lock", || matches!(job.fence(), Fenced::Lost).then_some(()));
         assert_eq!(job.processes(), [0; 0]);
     }

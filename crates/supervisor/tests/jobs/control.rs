@@ -173,7 +173,7 @@ fn a_signal_by_name_reaches_the_command() {
 
 #[test]
 fn a_folder_with_a_long_path_has_a_socket_too() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let deep = root.path().join("d".repeat(100)).join("e".repeat(100));
     let job = Job::in_root(&deep, &["sleep", "1000"], |_| {}).start();
     assert_eq!(job.hello().state, State::Running);

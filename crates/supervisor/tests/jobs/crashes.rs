@@ -59,15 +59,14 @@ fn a_shim_killed_at_any_moment_ends_in_one_verdict_too() {
     let mut verdicts = std::collections::BTreeMap::new();
     for n in 0..40 {
         let job = Job::shell(COMMAND);
-        let kill = || everbeat_supervisor::job::kill(&job.folder, &job.identity()).unwrap();
         std::thread::scope(|scope| {
             // An error if the first process was hit.
             scope.spawn(|| job.spawn());
             pause(std::time::Duration::from_micros(n * 1500));
-            kill();
+            job.kill();
         });
         // It may have come only after the first blow.
-        kill();
+        job.kill();
         let verdict = match job.judge() {
             Fenced::Lost => "lost",
             Fenced::NeverStarted => "never started",

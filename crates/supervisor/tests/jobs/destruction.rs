@@ -22,7 +22,7 @@ fn an_attempt_with_unreadable_records_is_destroyed_and_called_lost() {
         }
         let fence = host.ask(async |shims| shims.fence(&attempt).await);
         assert!(matches!((&fence, name), (Ok(Fenced::StillHeld), _) | (Err(_), _) | (Ok(Fenced::Lost), "spec.json")));
-        host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+        host.destroy(&attempt);
         assert_eq!(host.processes(&attempt), [0; 0], "{name}");
         assert_eq!(host.fence(&attempt), Fenced::Lost, "{name}");
         assert_eq!(host.examine(&attempt), Finding::Gone, "{name}");
@@ -30,7 +30,7 @@ fn an_attempt_with_unreadable_records_is_destroyed_and_called_lost() {
         let kept =
             kept.filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!(".unreadable-{name}-")));
         assert_eq!(kept.count(), 1, "{name} is kept for people");
-        host.ask(async |shims| shims.destroy(&attempt).await).expect("twice is harmless");
+        host.destroy(&attempt); // Twice is harmless.
         let next = host.next(&attempt);
         host.start(&next, "exec sleep 1000").unwrap();
         assert!(matches!(host.examine(&next), Finding::Live(_)), "{name}: {:?}", host.examine(&next));
@@ -47,7 +47,7 @@ fn what_stands_in_the_place_of_lock_and_socket_is_no_obstacle() {
         std::fs::create_dir(host.path(&attempt, name)).unwrap();
     }
     assert!(matches!(host.examine(&attempt), Finding::Unknown(_)));
-    host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+    host.destroy(&attempt);
     assert_eq!(host.processes(&attempt), [0; 0]);
     assert_eq!(host.fence(&attempt), Fenced::Lost);
 }
@@ -58,7 +58,7 @@ fn an_exit_that_can_be_read_stays_the_truth() {
     let attempt = host.started("exit 7");
     assert_eq!(host.exited(&attempt).exit_code, Some(7));
     std::fs::write(host.path(&attempt, "started.json"), "?").unwrap();
-    host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+    host.destroy(&attempt);
     assert!(matches!(host.fence(&attempt), Fenced::Exited(exit) if exit.exit_code == Some(7)));
 }
 
@@ -70,7 +70,7 @@ fn an_earlier_attempt_that_holds_the_lock_is_destroyed_with_it() {
     std::fs::write(host.path(&first, "spec.json"), "?").unwrap();
     let second = host.next(&first);
     assert!(host.start(&second, "true").is_err());
-    host.ask(async |shims| shims.destroy(&second).await).unwrap();
+    host.destroy(&second);
     assert_eq!(host.processes(&second), [0; 0]);
     assert_eq!(host.fence(&second), Fenced::Lost);
 }

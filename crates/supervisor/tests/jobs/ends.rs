@@ -54,7 +54,7 @@ fn a_job_sees_its_own_environment_and_nothing_else() {
 
 #[test]
 fn a_job_and_its_shim_inherit_no_descriptor() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let leaky: Vec<std::fs::File> = (0..50)
         .map(|n| {
             let file = std::fs::File::create(root.path().join(format!("leak-{n}"))).unwrap();

@@ -4,21 +4,28 @@ use everbeat_supervisor::job::logs::{Stream, read_from, tail};
 #[test]
 fn a_follower_sees_every_line_across_rotations() {
     const LINES: usize = 20_000;
-    let script = format!("seq -f 'line %06.0f' 1 {LINES}; echo oops >&2");
-    // Slow enough for a follower: it loses nothing that it could have read.
-    let script = format!("({script}) | while read line; do echo \"$line\"; done");
+    /// Less than one of the two files holds, so that a follower who is never further behind loses nothing.
+    const BLOCK: usize = 2_000;
+    // It waits for its follower after every block: nobody is promised what was rotated away before it was read.
+    let script = format!(
+        "n=0; while [ $n -lt {LINES} ]; do seq -f 'line %06.0f' $((n + 1)) $((n + {BLOCK})); n=$((n + {BLOCK})); \
+         while [ \"$(cat read 2>/dev/null)\" != $n ]; do sleep 0.005; done; done; echo oops >&2"
+    );
     let job = Job::with(&["/bin/sh", "-c", &script], |spec| spec.log_limit_bytes = 128 << 10).start();
-    let (mut at, mut seen) = (0, Vec::new());
-    loop {
+    let (mut at, mut seen, mut read) = (0, Vec::new(), 0);
+    eventually("the last line", || {
         let ended = matches!(job.examine(), everbeat_supervisor::job::Finding::Exited(_));
         let chunk = read_from(&job.folder, Stream::Stdout, at, 1 << 20).unwrap();
         assert_eq!(chunk.offset, at, "a gap");
         at = chunk.next();
         seen.extend_from_slice(&chunk.bytes);
-        if ended && chunk.bytes.is_empty() {
-            break;
+        let lines = seen.len() / "line 000000\n".len();
+        if lines > read && lines.is_multiple_of(BLOCK) {
+            read = lines;
+            std::fs::write(job.workspace("read"), read.to_string()).unwrap();
         }
-    }
+        (ended && chunk.bytes.is_empty()).then_some(())
+    });
     let expected: String = (1..=LINES).map(|n| format!("line {n:06}\n")).collect();
     assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
     let sizes = ["stdout.log", "stdout.log.1"].map(|name| job.folder.path().join(name).metadata().unwrap().len());

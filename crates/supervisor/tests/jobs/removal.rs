@@ -75,7 +75,7 @@ fn a_destroyed_job_is_removed() {
     let attempt = host.started("sleep 1000");
     std::fs::write(host.path(&attempt, "spec.json"), "?").unwrap();
     assert!(remove(&host, &attempt, false).is_err());
-    host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+    host.destroy(&attempt);
     remove(&host, &attempt, false).unwrap();
     assert!(!host.path(&attempt, "").exists());
 }
@@ -91,7 +91,7 @@ fn fenced(root: &Path) -> (JobFolder, Spec) {
 
 #[test]
 fn what_fails_on_the_way_does_not_look_like_a_folder_that_is_not_there() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let (folder, _) = fenced(root.path());
     let failed = clean_with(&folder, false, |_| Err(ErrorKind::NotFound.into())).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Other);
@@ -101,7 +101,7 @@ fn what_fails_on_the_way_does_not_look_like_a_folder_that_is_not_there() {
 
 #[test]
 fn nobody_has_the_lock_between_the_look_and_the_removal() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let (folder, spec) = fenced(root.path());
     clean_with(&folder, false, |folder| {
         let next = Spec { epoch: 2, nonce: new_nonce().unwrap(), ..spec.clone() };
@@ -115,7 +115,7 @@ fn nobody_has_the_lock_between_the_look_and_the_removal() {
 
 #[test]
 fn who_opened_a_folder_that_was_removed_does_not_remove_the_next_one() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let (folder, spec) = fenced(root.path());
     // Still open elsewhere when it is moved out of sight.
     std::fs::rename(folder.path(), root.path().join(".deleted-0")).unwrap();
@@ -131,7 +131,7 @@ fn what_somebody_else_left_does_not_keep_the_rest() {
         println!("not run: only root can leave something of another user's");
         return;
     }
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let make = |path: &str, owner: Option<u32>| {
         let path = root.path().join(path);
         std::fs::create_dir_all(path.join("inside")).unwrap();
@@ -177,11 +177,11 @@ fn of_leftovers_by_nobody() {
 #[test]
 fn a_job_that_locked_itself_out_is_counted_archived_and_removed() {
     if rustix::process::geteuid().is_root() {
-        let root = tempfile::tempdir().unwrap();
+        let root = scratch();
         chown(root.path(), Some(NOBODY), None).unwrap();
         as_nobody("removal::of_what_is_closed_by_nobody", root.path());
     } else {
-        closed(tempfile::tempdir().unwrap().path());
+        closed(scratch().path());
     }
 }
 

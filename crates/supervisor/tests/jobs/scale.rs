@@ -33,7 +33,7 @@ fn a_running_shim_is_small() {
 
 #[test]
 fn a_thousand_folders_are_examined_in_a_moment() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let living: Vec<Job> = (0..20).map(|_| Job::in_root(root.path(), &["sleep", "1000"], |_| {}).start()).collect();
     living.iter().for_each(|job| drop(job.hello()));
     let mut all: Vec<(JobFolder, Spec)> = (0..980)
@@ -61,7 +61,7 @@ fn a_thousand_folders_are_examined_in_a_moment() {
 #[test]
 #[ignore = "a thousand shims and their jobs are two thousand processes"]
 fn a_thousand_living_jobs_are_examined_in_a_moment() {
-    let root = tempfile::tempdir().unwrap();
+    let root = scratch();
     let jobs: Vec<Job> = (0..1000)
         .map(|_| Job::in_root(root.path(), &["sleep", "1000"], |spec| spec.interval_ms = 30_000).start())
         .collect();

@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(5);
 #[test]
 fn spawning_returns_when_the_command_has_begun() {
     for _ in 0..10 {
-        let job = Job::new(&["sleep", "1000"]).start();
+        let job = Job::with(&["sleep", "1000"], |spec| spec.interval_ms = 600_000).start();
         let Finding::Live(hello) = job.examine() else { panic!("{:?}", job.examine()) };
         assert_eq!(hello.state, State::Running);
         assert_eq!(sentinel::read(&job.folder).unwrap().seq, 1, "and has beaten once");

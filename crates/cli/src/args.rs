@@ -128,12 +128,12 @@ pub(crate) enum Command {
     },
     /// Show a job or a run with its attempts, an execution, a replica or a verdict
     Show {
-        /// Id of a job, run, execution, replica or verdict
+        /// Id of a job, run, execution, replica or verdict; its last characters or a job's name will do
         id: String,
     },
     /// Say why a job or a run is in the state it is in, and what could be done
     Explain {
-        /// Id of a job or a run
+        /// Id of a job or a run; its last characters or a job's name will do
         id: String,
     },
     /// Wait until a job or a run is finished, and end with 0, 1, 4 or 5
@@ -142,21 +142,41 @@ pub(crate) enum Command {
         everbeat wait nightly                the job of that name\n\n\
         What is waited for and how it ended is told on stderr; stdout has the result alone, as JSON.")]
     Wait {
-        /// Id of a job or a run
+        /// Id of a job or a run; its last characters or a job's name will do
         id: String,
         /// Give up after so long, with exit code 124 [default: never]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         timeout: Option<Duration>,
     },
-    /// Ask an unfinished job or run to stop
+    /// Ask unfinished jobs or runs to stop
+    #[command(after_help = "Examples:\n  \
+        everbeat cancel ID ID\n  \
+        everbeat cancel --queue mail --state ready          how many that would be\n  \
+        everbeat cancel --queue mail --state ready --all    and do it")]
     Cancel {
-        /// Id of a job or a run
-        id: String,
+        /// Ids of jobs or runs; their last characters or a job's name will do
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        /// Only those in this state [default: all unfinished]
+        #[arg(long, value_parser = ["scheduled", "ready", "running"])]
+        state: Option<String>,
+        #[command(flatten)]
+        which: Which,
     },
-    /// Open a finished job or run again, with all its attempts
+    /// Open finished jobs or runs again, with all their tries
+    #[command(after_help = "Examples:\n  \
+        everbeat retry ID ID\n  \
+        everbeat retry --task import          how many failed ones that would be\n  \
+        everbeat retry --task import --all    and do it")]
     Retry {
-        /// Id of a job or a run
-        id: String,
+        /// Ids of jobs or runs; their last characters or a job's name will do
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        /// Only those in this state [default: failed]
+        #[arg(long, value_parser = ["failed", "cancelled", "succeeded"])]
+        state: Option<String>,
+        #[command(flatten)]
+        which: Which,
     },
     /// Remove a finished job: its folder, and what the store knows of it
     Rm {
@@ -222,6 +242,23 @@ pub(crate) enum Command {
     /// Evaluate one jq program under limits: its task's input on stdin, one JSON answer on stdout
     #[command(name = crate::jq::SUBCOMMAND, hide = true)]
     JqEvaluate,
+}
+
+/// All that fit, in place of ids.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Which {
+    /// Only those of this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Only those in this queue
+    #[arg(long)]
+    pub(crate) queue: Option<String>,
+    /// Only those of this kind
+    #[arg(long, value_parser = ["task", "node", "flow", "job"])]
+    pub(crate) kind: Option<String>,
+    /// Do it to all that fit; without it, only say how many they are
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -505,6 +542,25 @@ pub(crate) enum ExecutionAction {
         /// Id of an execution
         id: String,
     },
+}
+
+impl ExecutionAction {
+    /// Of the execution that it is about.
+    pub(crate) fn id(&mut self) -> Option<&mut String> {
+        match self {
+            ExecutionAction::Start { .. } => None,
+            ExecutionAction::Set { id, .. }
+            | ExecutionAction::Unset { id, .. }
+            | ExecutionAction::Get { id, .. }
+            | ExecutionAction::Show { id, .. }
+            | ExecutionAction::Summary { id }
+            | ExecutionAction::History { id, .. }
+            | ExecutionAction::Retry { id, .. }
+            | ExecutionAction::Abandon { id, .. }
+            | ExecutionAction::Archive { id }
+            | ExecutionAction::Unarchive { id } => Some(id),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

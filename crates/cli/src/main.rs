@@ -23,6 +23,7 @@ mod waiting;
 
 use args::{Args, Command, UrlOrigin};
 use clap::{CommandFactory, FromArgMatches};
+use commands::bulk::Verb;
 use exit::Failure;
 use std::process::ExitCode;
 
@@ -60,8 +61,8 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Show { id } => commands::show::show(&to()?, &id),
         Command::Explain { id } => commands::explain::explain(&to()?, &id),
         Command::Wait { id, timeout } => commands::run::wait(&to()?, &id, timeout),
-        Command::Cancel { id } => commands::run::cancel(&to()?, &id),
-        Command::Retry { id } => commands::run::retry(&to()?, &id),
+        Command::Cancel { ids, state, which } => commands::bulk::act(&to()?, Verb::Cancel, &ids, state, which),
+        Command::Retry { ids, state, which } => commands::bulk::act(&to()?, Verb::Retry, &ids, state, which),
         Command::Graph { action } => commands::graph::act(&to()?, action),
         Command::Execution { action } => commands::execution::act(&to()?, action),
         Command::Replica { action } => commands::replica::act(&to()?, action),

@@ -16,6 +16,7 @@ mod env;
 mod error;
 mod executions;
 mod explain;
+mod find;
 mod graphs;
 mod handler;
 mod jobs;
@@ -42,6 +43,7 @@ pub use env::{Env, Task, within};
 pub use error::Error;
 pub use executions::{ExecutionView, Got, StartExecution, Wait};
 pub use explain::Explanation;
+pub use find::{FIND_WINDOW, Findable, Match, Matches, SHORTEST_PART};
 pub use handler::{Failure, Handler, Tasks};
 pub use jobs::{
     Cleaning, FailedJob, Health, Heartbeat, HeartbeatStatus, JobView, RecoveryMetrics, RecoveryStatus, Resumed,

@@ -14,6 +14,7 @@ mod executions;
 mod graphs;
 mod health;
 mod home;
+mod ids;
 mod invariants;
 mod jobs;
 mod limits;

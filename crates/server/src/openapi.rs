@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::problem::{PROBLEM_JSON, ProblemJson};
-use crate::{events, executions, graphs, health, home, invariants, jobs, logs, metrics, nodes, queues, recovery};
+use crate::{events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, queues, recovery};
 use crate::{replicas, runs, submit, tasks, values, verdicts};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -64,6 +64,7 @@ pub(crate) fn endpoints() -> OpenApiRouter<App> {
         .routes(routes!(replicas::list_replicas))
         .routes(routes!(replicas::get_replica))
         .routes(routes!(replicas::drain_replica))
+        .routes(routes!(ids::find_ids))
         .routes(routes!(tasks::list_tasks))
         .routes(routes!(verdicts::list_verdicts))
         .routes(routes!(verdicts::get_verdict))

@@ -1,6 +1,6 @@
 //! Names of the model as the API document shows them.
 
-use everbeat_engine::{CheckName, CheckStatus, HeartbeatStatus, Stream};
+use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
@@ -40,6 +40,7 @@ words!(NodeStateName, ViewState::ALL.map(ViewState::as_str).to_vec());
 words!(ChangeKind, vec!["set", "cleared"]);
 words!(WaitForValue, vec!["immediate", "any", "newer", "newer_than"]);
 words!(SummaryFormat, vec!["json", "text"]);
+words!(FindableName, Findable::ALL.map(Findable::as_str).to_vec());
 words!(WaitFor, vec!["finished"]);
 words!(HeartbeatStatusName, HeartbeatStatus::ALL.map(HeartbeatStatus::as_str).to_vec());
 words!(StreamName, Stream::BOTH.map(Stream::as_str).to_vec());

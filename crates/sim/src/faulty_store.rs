@@ -12,17 +12,19 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{
-    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Joined, Memory, News, Promoted,
-    Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter, Verdicts,
-    WakeSignal, Wakes, Which,
+    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Ids, Joined, Memory, News, Noun,
+    Promoted, Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter,
+    Verdicts, WakeSignal, Wakes, Which,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
 
 pub(crate) struct FaultyStore {
     shared: Arc<Shared>,
@@ -335,6 +337,17 @@ impl Queues for FaultyStore {
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
         let queue = queue.to_string();
         self.call("pause", move |store| async move { store.pause(&queue, paused).await }).await
+    }
+}
+
+#[async_trait]
+impl Ids for FaultyStore {
+    async fn ids(&self, of: Noun, within: RangeInclusive<Uuid>, limit: usize) -> Result<Vec<Uuid>> {
+        self.call("ids", move |store| async move { store.ids(of, within, limit).await }).await
+    }
+
+    async fn jobs_with(&self, text: String, window: usize) -> Result<Vec<RunId>> {
+        self.call("jobs_with", move |store| async move { store.jobs_with(text, window).await }).await
     }
 }
 

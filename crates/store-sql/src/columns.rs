@@ -1,6 +1,8 @@
 //! What both databases select alike. The order of columns is that of `decode::RunCells` and its
 //! neighbours.
 
+use everbeat_store::Noun;
+
 /// The lane that a run stands in while it is ready, from its row: what `Spec::lane` says.
 macro_rules! lane {
     ($run:literal) => {
@@ -150,3 +152,27 @@ pub(crate) const AUDIT_G1_SQL: &str = "\
   select a.run_id, a.attempt from attempt a \
   left join done d on d.run_id = a.run_id left join lease l on l.run_id = a.run_id \
   where d.attempt < a.attempt or l.attempt <= a.attempt order by a.run_id, a.attempt limit 100";
+
+/// The table that lists things of a kind, and its primary key.
+pub(crate) fn id_column(of: Noun) -> (&'static str, &'static str) {
+    match of {
+        Noun::Run => ("run", "id"),
+        Noun::RunningRun => ("lease", "run_id"),
+        Noun::Execution => ("execution", "id"),
+        Noun::Verdict => ("verdict", "id"),
+    }
+}
+
+/// Jobs of which `position`, that of a text in their input, is above 0: among the newest `window` runs and among the
+/// detached ones that run. The window is found by the primary key before any input is looked at.
+pub(crate) fn jobs_with_sql(position: &str, window: &str) -> String {
+    format!(
+        "select r.id from (\
+           select id, kind, input from run order by id desc limit {window}) r \
+         where r.kind = 'job' and {position} > 0 \
+         union \
+         select r.id from lease l join run r on r.id = l.run_id \
+         where l.detached and r.kind = 'job' and {position} > 0 \
+         order by 1 desc"
+    )
+}

@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod executions;
 mod graphs;
+mod ids;
 mod queues;
 mod replicas;
 mod runs;
@@ -27,6 +28,7 @@ pub use executions::{
     Remembered, Start, Started, Stored, cuts, events, not_alone, recorded, superseded,
 };
 pub use graphs::{Applied, Definition, Graphs};
+pub use ids::{Ids, Noun};
 pub use memory::Memory;
 pub use queues::Queues;
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
@@ -47,6 +49,7 @@ pub trait Store:
     Runs
     + Graphs
     + Executions
+    + Ids
     + Replicas
     + Sweeps
     + Queues
@@ -65,6 +68,7 @@ impl<T> Store for T where
     T: Runs
         + Graphs
         + Executions
+        + Ids
         + Replicas
         + Sweeps
         + Queues

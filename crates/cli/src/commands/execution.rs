@@ -1,3 +1,4 @@
+use super::find::EXECUTION;
 use super::graph::draw;
 use super::run::json;
 use super::{To, list};
@@ -17,7 +18,10 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub(crate) fn act(to: &To, action: ExecutionAction) -> Result<u8, Failure> {
+pub(crate) fn act(to: &To, mut action: ExecutionAction) -> Result<u8, Failure> {
+    if let Some(id) = action.id() {
+        *id = to.id(id, EXECUTION)?;
+    }
     match action {
         ExecutionAction::Start { graph, version, set, values, metadata, idempotency_key } => {
             let mut all = values.as_deref().map(read_values).transpose()?.unwrap_or_default();

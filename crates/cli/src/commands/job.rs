@@ -1,4 +1,5 @@
 use super::To;
+use super::find::WORK;
 use super::show;
 use crate::args::{LogsArgs, RunArgs, Stream};
 use crate::client::{Answer, Client, Trouble, escape};
@@ -108,11 +109,12 @@ fn code(job: &Value) -> u8 {
 }
 
 pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
+    let id = to.id(&args.id, WORK)?;
     let patience = if args.follow { args.patience } else { Duration::ZERO };
     let reading = Reading {
         client: to.client.clone(),
         contact: Arc::new(Contact::new(patience)),
-        id: args.id.clone(),
+        id: id.clone(),
         from: args.tail.map_or(From::Offset(0), From::Tail),
         follow: args.follow,
     };
@@ -126,8 +128,8 @@ pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
         (false, _, _) => Sink::Stdout,
     };
     let company = args.follow.then(|| {
-        interrupt::with(goes_on(to, &args.id));
-        Spinner::of_run(&to.client, "job", &args.id)
+        interrupt::with(goes_on(to, &id));
+        Spinner::of_run(&to.client, "job", &id)
     });
     let ended = reading.read(streams.into_iter().map(|stream| (stream, sink(&stream))).collect());
     if !args.exit_code {
@@ -135,18 +137,19 @@ pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
         return Ok(exit::DONE);
     }
     let ended = ended.and_then(|ended| match ended {
-        Ended::Whole => finished(&to.client, &reading.contact, &args.id).map(Some),
+        Ended::Whole => finished(&to.client, &reading.contact, &id).map(Some),
         Ended::Unread => Ok(None),
     });
     drop(company);
     match ended {
         Ok(Some(job)) => Ok(end_like(&job.value)),
         Ok(None) => Ok(exit::UNREAD),
-        Err(trouble) => Err(unfollowed(to, &args.id, trouble)),
+        Err(trouble) => Err(unfollowed(to, &id, trouble)),
     }
 }
 
-pub(crate) fn remove(to: &To, id: &str, dry_run: bool) -> Result<u8, Failure> {
+pub(crate) fn remove(to: &To, given: &str, dry_run: bool) -> Result<u8, Failure> {
+    let id = &to.id(given, WORK)?;
     let query = if dry_run { &[("dry_run", "true")][..] } else { &[] };
     let removed = to.client.delete(&format!("/api/v1/jobs/{}", escape(id)), query)?;
     to.print(removed.raw.get(), || {

@@ -1,4 +1,5 @@
 use super::To;
+use super::find::{SUBJECTS, WORK};
 use super::show::{exit_of, tries};
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
@@ -44,6 +45,8 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
             print(to, "/api/v1/replicas", filter(vec![("state", state)]), &page, &headers, replica)
         }
         Ls::Verdicts { run, subject, page } => {
+            let run = run.map(|run| to.id(&run, WORK)).transpose()?;
+            let subject = subject.map(|subject| to.id(&subject, SUBJECTS)).transpose()?;
             let filter = filter(vec![("run_id", run), ("subject", subject)]);
             let headers = ["ID", "SUBJECT", "JUDGEMENT", "REASON", "THEN", "AT"];
             print(to, "/api/v1/verdicts", filter, &page, &headers, verdict)

@@ -1,10 +1,12 @@
 //! What the client can be asked. Each command returns the exit code of the process.
 
 pub(crate) mod beat;
+pub(crate) mod bulk;
 pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod execution;
 pub(crate) mod explain;
+pub(crate) mod find;
 pub(crate) mod graph;
 pub(crate) mod invariants;
 pub(crate) mod job;

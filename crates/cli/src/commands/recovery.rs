@@ -1,4 +1,5 @@
 use super::To;
+use super::find::WORK;
 use super::show::amount;
 use crate::args::RecoveryAction;
 use crate::client::{Answer, escape};
@@ -32,11 +33,13 @@ pub(crate) fn act(to: &To, action: RecoveryAction) -> Result<u8, Failure> {
         }),
         RecoveryAction::Failed => show(to, &report("failed")?, all_failed),
         RecoveryAction::Health { id } => {
+            let id = to.id(&id, WORK)?;
             let health = to.client.get(&format!("/api/admin/jobs/{}/health", escape(&id)), &[])?;
             show(to, &health, |health| fields(&named(health, &HEALTH)))
         }
         RecoveryAction::Resume { ids, all: false } if ids.is_empty() => would_resume(to, &report("failed")?),
         RecoveryAction::Resume { ids, all: _ } => {
+            let ids = ids.iter().map(|id| to.id(id, WORK)).collect::<Result<Vec<_>, _>>()?;
             let body = if ids.is_empty() { json!({}) } else { json!({ "jobIds": ids }) };
             let resumed = to.client.post(&format!("{JOBS}/resume"), Some(&body.to_string()), &[])?;
             show(to, &resumed, |done| rows(&["JOB", "OUTCOME", "DETAIL"], &done["results"], outcome))

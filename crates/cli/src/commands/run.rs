@@ -1,8 +1,8 @@
 use super::To;
+use super::find::WORK;
 use super::show;
 use crate::args::SubmitArgs;
-use crate::client::{Answer, Trouble, escape};
-use crate::contact::Contact;
+use crate::client::{Answer, escape};
 use crate::exit::{self, Failure};
 use crate::spinner::Spinner;
 use crate::{clock, interrupt, output, term, waiting};
@@ -10,7 +10,6 @@ use everbeat_model::time::parse_duration;
 use everbeat_model::{Invalid, StoreTime};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::cell::Cell;
 use std::io::Read;
 use std::time::Duration;
 
@@ -61,8 +60,9 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-pub(crate) fn wait(to: &To, id: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
-    awaited(to, "run", id, timeout, false)
+pub(crate) fn wait(to: &To, given: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
+    let whole = uuid::Uuid::try_parse(given).is_ok();
+    awaited(to, "run", &to.id(given, WORK)?, timeout, !whole)
 }
 
 /// Waits until a run is finished, prints what it gave and ends as it did. `met`: the server was there before.
@@ -97,46 +97,6 @@ fn result(run: &Answer) -> Option<Box<RawValue>> {
     }
     let content = serde_json::from_str::<Content>(run.raw.get()).ok().filter(|_| run.value["kind"] != "job");
     content.and_then(|content| content.result).filter(|_| run.value["state"] == "succeeded")
-}
-
-/// A server that restarts is back within this time, and is told then.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(30);
-
-pub(crate) fn cancel(to: &To, id: &str) -> Result<u8, Failure> {
-    let contact = Contact::new(CANCEL_PATIENCE);
-    let asked = Cell::new(0);
-    let run = contact.ask(|| {
-        asked.set(asked.get() + 1);
-        act(to, id, "cancel")
-    });
-    let run = match run {
-        // An earlier request, whose answer was lost, may have done it.
-        Err(trouble) if asked.get() > 1 => cancelled(to, id).ok_or(trouble)?,
-        run => run?,
-    };
-    acted(to, id, &run, |state| match state {
-        "cancelled" => "cancelled".to_string(),
-        state => format!("asked to stop; it is still {state}"),
-    })
-}
-
-fn cancelled(to: &To, id: &str) -> Option<Answer> {
-    let run = to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]).ok()?;
-    Some(run).filter(|run| run.value["state"] == "cancelled")
-}
-
-pub(crate) fn retry(to: &To, id: &str) -> Result<u8, Failure> {
-    acted(to, id, &act(to, id, "retry")?, |state| format!("open again: {state}"))
-}
-
-fn act(to: &To, id: &str, verb: &str) -> Result<Answer, Trouble> {
-    to.client.post(&format!("/api/v1/runs/{}/{verb}", escape(id)), None, &[])
-}
-
-fn acted(to: &To, id: &str, run: &Answer, said: impl Fn(&str) -> String) -> Result<u8, Failure> {
-    let noun = show::noun(&run.value);
-    to.print(run.raw.get(), || format!("{noun} {id} is {}", said(&output::plain(&run.value["state"]))));
-    Ok(exit::DONE)
 }
 
 /// JSON that was given as itself, as `@FILE`, or on stdin as `-`.

@@ -1,59 +1,36 @@
 use super::To;
 use super::execution;
+use super::find::ANYTHING;
 use super::list::progress;
-use crate::client::{Answer, Trouble, escape};
+use crate::client::{Answer, escape};
 use crate::exit::{self, Failure};
 use crate::output::{age, fields, message, moment, plain, state, table, took};
 use crate::waiting;
 use comfy_table::Cell;
 use serde_json::Value;
 
-/// Shows whatever has this id.
-pub(crate) fn show(to: &To, id: &str) -> Result<u8, Failure> {
-    if let Some(run) = found(to.client.get(&format!("/api/v1/runs/{}", escape(id)), &[]))? {
-        return match run.value["kind"] == "job" {
-            true => show_run(to, id, &to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[])?),
-            false => show_run(to, id, &run),
-        };
-    }
-    if let Some(execution) = found(to.client.get(&format!("/api/v1/executions/{}", escape(id)), &[]))? {
-        to.print(execution.raw.get(), || execution::described(&execution.value));
-        return Ok(exit::DONE);
-    }
-    if let Some(verdict) = found(to.client.get(&format!("/api/v1/verdicts/{}", escape(id)), &[]))? {
-        to.print(verdict.raw.get(), || verdict_fields(&verdict.value));
-        return Ok(exit::DONE);
-    }
-    if let Some(replica) = replica(to, id)? {
-        to.print(&replica.to_string(), || replica_fields(&replica));
-        return Ok(exit::DONE);
-    }
-    let hint = "`everbeat ls runs`, and jobs, executions, replicas or verdicts in its place, list what there is";
-    Err(Failure::server(format!("no job, run, execution, replica or verdict has the id {id}"), hint))
-}
-
-fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, Failure> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(trouble) if trouble.not_found() => Ok(None),
-        Err(trouble) => Err(trouble.into()),
-    }
-}
-
-fn replica(to: &To, id: &str) -> Result<Option<Value>, Failure> {
-    let mut cursor: Option<String> = None;
-    loop {
-        let query: Vec<(&str, &str)> = cursor.as_deref().map(|cursor| ("cursor", cursor)).into_iter().collect();
-        let page = to.client.get("/api/v1/replicas", &query)?.value;
-        let items = page["items"].as_array().cloned().unwrap_or_default();
-        if let Some(replica) = items.into_iter().find(|replica| replica["id"] == id) {
-            return Ok(Some(replica));
+/// Shows whatever is meant.
+pub(crate) fn show(to: &To, given: &str) -> Result<u8, Failure> {
+    let found = to.find(given, ANYTHING)?;
+    let id = found.id.as_str();
+    let get = |nouns: &str| to.client.get(&format!("/api/v1/{nouns}/{}", escape(id)), &[]);
+    match found.kind.as_str() {
+        "job" => return show_run(to, id, &get("jobs")?),
+        "execution" => {
+            let execution = get("executions")?;
+            to.print(execution.raw.get(), || execution::described(&execution.value));
         }
-        match page["next_cursor"].as_str() {
-            Some(next) => cursor = Some(next.to_string()),
-            None => return Ok(None),
+        "verdict" => {
+            let verdict = get("verdicts")?;
+            to.print(verdict.raw.get(), || verdict_fields(&verdict.value));
         }
+        "replica" => {
+            let replica = get("replicas")?;
+            to.print(replica.raw.get(), || replica_fields(&replica.value));
+        }
+        _ => return show_run(to, id, &get("runs")?),
     }
+    Ok(exit::DONE)
 }
 
 fn show_run(to: &To, id: &str, run: &Answer) -> Result<u8, Failure> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 60] = [
+const CONTRACT: [(&str, &str); 61] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -48,6 +48,7 @@ const CONTRACT: [(&str, &str); 60] = [
     ("post", "/api/v1/executions/{id}/unarchive"),
     ("post", "/api/v1/executions/{id}/nodes/{node}/retry"),
     ("post", "/api/v1/executions/{id}/nodes/{node}/abandon"),
+    ("get", "/api/v1/ids"),
     ("get", "/api/v1/queues"),
     ("post", "/api/v1/queues/{name}/pause"),
     ("post", "/api/v1/queues/{name}/resume"),

@@ -18,6 +18,7 @@ mod fault;
 mod filter;
 mod forget;
 mod graphs;
+mod ids;
 mod leases;
 mod link;
 mod migrate;

@@ -18,6 +18,7 @@ mod filter;
 mod forget;
 mod graphs;
 mod identity;
+mod ids;
 mod leases;
 mod lock;
 mod migrate;

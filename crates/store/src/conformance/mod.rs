@@ -23,6 +23,7 @@ mod executions;
 mod fixture;
 mod graphs;
 mod histories;
+mod ids;
 mod lists;
 mod node_runs;
 mod place;
@@ -238,6 +239,10 @@ macro_rules! conformance {
             }
             tasks {
                 offers_add_up
+            }
+            ids {
+                ids_are_found_by_range_newest_first
+                jobs_are_found_by_their_input_within_a_window_and_while_they_run
             }
             verdicts {
                 a_verdict_reads_back_with_the_time_of_the_store

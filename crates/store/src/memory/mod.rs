@@ -2,6 +2,7 @@
 
 mod executions;
 mod graphs;
+mod ids;
 mod runs;
 mod state;
 mod traits;

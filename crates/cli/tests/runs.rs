@@ -74,7 +74,7 @@ fn a_failing_run_ends_with_1_after_three_attempts() {
 
     let output = server.cli(&["submit", "fail", "--input", "{\"times\": 2}", "--wait"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("attempt 3 of 3"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("attempt 3, tries 3 of 3"), "{}", stderr(&output));
 }
 
 #[test]

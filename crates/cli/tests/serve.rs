@@ -84,10 +84,15 @@ fn what_does_not_finish_in_time_is_handed_back_at_no_cost() {
     server.signal("INT");
     assert_eq!(server.exit_code(SOON), Some(0));
     let server = Server::start(server.options.clone());
-    server.wait(&id);
+    let run = server.wait(&id);
     let attempts = server.get(&format!("/api/v1/runs/{id}/attempts"));
     assert_eq!(attempts["items"][0]["outcome"], "released");
     assert_eq!(attempts["items"][1]["outcome"], "succeeded");
+    assert_eq!((&run["attempt"], &run["tries"], &run["max_attempts"]), (&json!(2), &json!(1), &json!(3)));
+    let shown = common::stdout(&server.cli(&["show", &id]));
+    let line = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!((line("attempt "), line("tries used ")), (Some("2"), Some("1 of 3")), "{shown}");
+    assert!(common::stdout(&server.cli(&["ls", "runs"])).contains(" 1/3 "), "tries, not the attempt");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub struct Run {
     pub state: RunState,
     /// The last attempt's number, 0 before the first.
     pub attempt: u32,
+    /// Tries used up of `max_attempts`. An attempt that runs, was released or cancelled has used none.
+    pub tries: u32,
     pub started_at: Option<StoreTime>,
     pub finished_at: Option<StoreTime>,
     pub replica_id: Option<ReplicaId>,

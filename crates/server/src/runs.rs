@@ -35,6 +35,9 @@ pub(crate) struct RunJson {
     state: RunState,
     /// The last attempt's number, 0 before the first.
     attempt: u32,
+    /// Tries used up of `max_attempts`. Attempts that run, were released or cancelled have used none, so that the
+    /// attempt's number can be higher.
+    tries: u32,
     max_attempts: u32,
     #[schema(value_type = Value)]
     input: Json,
@@ -104,6 +107,7 @@ impl From<RunView> for RunJson {
             priority: spec.priority,
             state: run.state,
             attempt: run.attempt,
+            tries: run.tries,
             max_attempts: spec.policy.max_attempts,
             input,
             args,

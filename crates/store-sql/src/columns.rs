@@ -47,7 +47,7 @@ pub(crate) const RUN_COLUMNS: &str = concat!(
   l.cancel_requested_at, d.result, \
   case when l.run_id is not null then null when d.run_id is null then a.error \
     when d.state <> 'succeeded' then d.error end, \
-  s.progress, s.checkpoint, coalesce(l.tenure, 0)"
+  s.progress, s.checkpoint, coalesce(l.tenure, 0), coalesce(l.tries, d.tries, q.tries, c.tries, 0)"
 );
 
 /// Each by primary key.

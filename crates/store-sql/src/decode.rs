@@ -87,6 +87,7 @@ pub(crate) struct RunCells {
     pub(crate) progress: Option<String>,
     pub(crate) checkpoint: Option<String>,
     pub(crate) tenure: i64,
+    pub(crate) tries: i64,
 }
 
 impl RunCells {
@@ -101,6 +102,7 @@ impl RunCells {
             run_at: self.run_at.map(StoreTime),
             state: known("run", self.id, "state", &self.state, RunState::parse(&self.state))?,
             attempt: count(self.attempt),
+            tries: count(self.tries),
             started_at: self.started_at.map(StoreTime),
             finished_at: self.finished_at.map(StoreTime),
             replica_id: self.replica_id.map(ReplicaId),

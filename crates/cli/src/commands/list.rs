@@ -21,12 +21,12 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
     match what {
         Ls::Runs { state, task, queue, kind, page } => {
             let filter = filter(vec![("state", state), ("task", task), ("queue", queue), ("kind", kind)]);
-            let headers = ["ID", "TASK", "QUEUE", "STATE", "ATTEMPT", "PROGRESS", "BEAT", "CREATED"];
+            let headers = ["ID", "TASK", "QUEUE", "STATE", "TRIES", "PROGRESS", "BEAT", "CREATED"];
             print(to, "/api/v1/runs", filter, &page, &headers, run)
         }
         Ls::Jobs { state, queue, page } => {
             let filter = filter(vec![("state", state), ("queue", queue)]);
-            let headers = ["ID", "NAME", "STATE", "EXIT", "HEARTBEAT", "ATTEMPT", "PROGRESS", "CREATED"];
+            let headers = ["ID", "NAME", "STATE", "EXIT", "HEARTBEAT", "TRIES", "PROGRESS", "CREATED"];
             print(to, "/api/v1/jobs", filter, &page, &headers, job)
         }
         Ls::Graphs { page } => {
@@ -61,13 +61,12 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
 
 fn run(run: &Value) -> Vec<Cell> {
     let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
-    let attempt = tries(run, "/");
     vec![
         Cell::new(plain(&run["id"])),
         Cell::new(plain(&run["task"])),
         Cell::new(plain(&run["queue"])),
         state(run["liveness"].as_str().filter(doubtful).unwrap_or(&plain(&run["state"]))),
-        Cell::new(attempt),
+        Cell::new(tries(run, "/")),
         Cell::new(progress(&run["progress"])),
         Cell::new(if run["state"] == "running" { age(&run["last_heartbeat_at"]) } else { String::new() }),
         Cell::new(age(&run["created_at"])),
@@ -75,7 +74,6 @@ fn run(run: &Value) -> Vec<Cell> {
 }
 
 fn job(job: &Value) -> Vec<Cell> {
-    let attempt = tries(job, "/");
     let doubtful = |life: &&str| matches!(*life, "suspect" | "stalled");
     let program = || plain(&job["command"][0]);
     vec![
@@ -84,7 +82,7 @@ fn job(job: &Value) -> Vec<Cell> {
         state(job["liveness"].as_str().filter(doubtful).unwrap_or(&plain(&job["state"]))),
         Cell::new(exit_of(job)),
         Cell::new(plain(&job["heartbeat_status"])),
-        Cell::new(attempt),
+        Cell::new(tries(job, "/")),
         Cell::new(progress(&job["progress"])),
         Cell::new(age(&job["created_at"])),
     ]

@@ -65,14 +65,9 @@ pub(super) fn exit_of(job: &Value) -> String {
     }
 }
 
-/// The attempt's number, and how many there may be. Attempts that cost nothing are numbered too: then it can
-/// be higher, and says nothing of how many are left.
+/// Tries used up, of those that there may be. Attempts are numbered apart: not each uses up a try.
 pub(super) fn tries(run: &Value, of: &str) -> String {
-    let (attempt, most) = (&run["attempt"], &run["max_attempts"]);
-    match attempt.as_u64() > most.as_u64() {
-        true => plain(attempt),
-        false => format!("{}{of}{}", plain(attempt), plain(most)),
-    }
+    format!("{}{of}{}", plain(&run["tries"]), plain(&run["max_attempts"]))
 }
 
 /// How much a removal took away, if it says so.
@@ -86,7 +81,7 @@ pub(super) fn amount(removed: &Value) -> String {
 /// The line that says how a run ended, and why if it failed.
 pub(super) fn brief(run: &Value) -> String {
     let took = took(&run["started_at"], &run["finished_at"]).map(|span| format!(", took {span}")).unwrap_or_default();
-    let attempt = format!("attempt {}", tries(run, " of "));
+    let attempt = format!("attempt {}, tries {}", plain(&run["attempt"]), tries(run, " of "));
     let (id, ended) = (plain(&run["id"]), state(&plain(&run["state"])).content());
     let first = format!("{} {id} {ended} ({attempt}{took})", noun(run));
     match &run["error"] {
@@ -99,7 +94,6 @@ pub(super) fn brief(run: &Value) -> String {
 fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
     let known = run["state"].as_str().unwrap_or_default();
     let life = run["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
-    let attempt = tries(run, " of ");
     let json = |name: &str| if run[name].is_null() { String::new() } else { run[name].to_string() };
     let is_job = run["kind"] == "job";
     // A job's own fields tell what its input and result are made of.
@@ -124,7 +118,8 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
         ("task", if is_job { String::new() } else { plain(&run["task"]) }),
         ("queue", plain(&run["queue"])),
         ("priority", plain(&run["priority"])),
-        ("attempt", attempt),
+        ("attempt", plain(&run["attempt"])),
+        ("tries used", tries(run, " of ")),
         ("unique key", plain(&run["unique_key"])),
         ("progress", progress(&run["progress"])),
         ("created", moment(&run["created_at"])),

@@ -13,6 +13,7 @@ const RUN_KEYS: [&str; 28] = [
     "priority",
     "state",
     "attempt",
+    "tries",
     "max_attempts",
     "input",
     "args",

@@ -170,5 +170,6 @@ fn run_cells(row: &Row) -> RunCells {
         progress: row.get(25),
         checkpoint: row.get(26),
         tenure: int_at(row, 27),
+        tries: int_at(row, 28),
     }
 }

@@ -217,6 +217,7 @@ fn run_cells(row: &Row<'_>) -> rusqlite::Result<RunCells> {
         progress: row.get(25)?,
         checkpoint: row.get(26)?,
         tenure: row.get(27)?,
+        tries: row.get(28)?,
     })
 }
 

@@ -167,6 +167,7 @@ pub(super) async fn a_requeued_run_brings_its_standing_to_the_next_attempt(t: &F
     t.end(Settlement { standing, ..retry(&claimed, Next::Ready) }).await;
     let second = t.take_one(claimed.lease.replica_id).await;
     assert_eq!(second.standing, Standing { attempt: 2, tries: 1, losses: 1 });
+    assert_eq!(t.look(second.lease.run_id).await.tries, 1, "what is used up is shown while it runs");
     assert_eq!(t.held_of(claimed.lease.run_id).await.standing, second.standing);
     let standing = Standing { tries: 2, ..second.standing };
     t.end(Settlement { standing, ..retry(&second, Next::After(Duration::ZERO)) }).await;

@@ -141,6 +141,7 @@ impl State {
             run_at: row.run_at,
             state: RunState::Ready,
             attempt: 0,
+            tries: 0,
             started_at: None,
             finished_at: None,
             replica_id: None,
@@ -158,6 +159,7 @@ impl State {
             let beat = self.replicas.get(&held.lease.replica_id).map(|replica| replica.last_heartbeat_at);
             run.state = RunState::Running;
             run.attempt = held.lease.attempt;
+            run.tries = held.standing.tries;
             run.started_at = Some(held.lease.granted_at);
             run.replica_id = Some(held.lease.replica_id);
             run.tenure = held.lease.tenure;
@@ -166,6 +168,7 @@ impl State {
         } else if let Some(done) = self.done.get(&id) {
             run.state = done.state;
             run.attempt = done.standing.attempt;
+            run.tries = done.standing.tries;
             run.finished_at = Some(done.finished_at);
             run.result = done.result.clone();
             run.error = done.error.clone();
@@ -175,12 +178,12 @@ impl State {
                 run.last_heartbeat_at = attempt.last_heartbeat_at;
             }
         } else if let Some(standing) = self.ready.get(&key) {
-            run.attempt = standing.attempt;
+            (run.attempt, run.tries) = (standing.attempt, standing.tries);
             run.error = self.last_error(id, standing.attempt);
         } else if let Some((at, standing)) = self.scheduled_at(id) {
             run.state = RunState::Scheduled;
             run.run_at = Some(at);
-            run.attempt = standing.attempt;
+            (run.attempt, run.tries) = (standing.attempt, standing.tries);
             run.error = self.last_error(id, standing.attempt);
         }
         Some(run)

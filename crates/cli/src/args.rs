@@ -131,9 +131,9 @@ pub(crate) enum Command {
         /// Id of a job, run, execution, replica or verdict; its last characters or a job's name will do
         id: String,
     },
-    /// Say why a job or a run is in the state it is in, and what could be done
+    /// Say why something is in the state it is in, and what could be done
     Explain {
-        /// Id of a job or a run; its last characters or a job's name will do
+        /// Id of a job, run, execution, replica or verdict; its last characters or a job's name will do
         id: String,
     },
     /// Wait until a job or a run is finished, and end with 0, 1, 4 or 5

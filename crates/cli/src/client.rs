@@ -253,10 +253,6 @@ impl Trouble {
         let Trouble::Refused { problem, .. } = self else { return None };
         problem["detail"].as_str()
     }
-
-    pub(crate) fn not_found(&self) -> bool {
-        matches!(self, Trouble::Refused { status: 404, .. })
-    }
 }
 
 impl fmt::Display for Trouble {

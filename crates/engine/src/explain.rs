@@ -1,9 +1,9 @@
 use crate::view::RunView;
 use crate::{Engine, Liveness, Result};
-use everbeat_model::replica::ReplicaState;
 use everbeat_model::time::format_duration;
 use everbeat_model::{Attempt, RunId, RunState, Verdict};
 use everbeat_store::VerdictFilter;
+use std::time::Duration;
 
 /// Why a run is in the state it is in, for people and for programs.
 #[derive(Clone, Debug)]
@@ -31,50 +31,12 @@ impl Engine {
         let (summary, remedy) = match run.run.state {
             RunState::Ready => self.why_ready(&run).await?,
             RunState::Scheduled => why_scheduled(&run),
-            RunState::Running => why_running(&run),
+            RunState::Running => self.why_running(&run).await?,
             RunState::Succeeded | RunState::Failed | RunState::Cancelled => why_finished(&run),
         };
         let history =
             attempts.iter().filter(|attempt| attempt.outcome.is_some()).map(|attempt| history(attempt, &verdicts));
         Ok(Explanation { summary, remedy, history: history.collect(), attempts, verdicts, run })
-    }
-
-    async fn why_ready(&self, run: &RunView) -> Result<(String, Option<String>)> {
-        let spec = &run.run.spec;
-        let queues = self.core.store.queues().await?;
-        let queue = queues.iter().find(|queue| queue.name == spec.queue);
-        if queue.is_some_and(|queue| queue.paused) {
-            let remedy = format!("everbeat queue resume {}", spec.queue);
-            return Ok((format!("ready, but queue {:?} is paused", spec.queue), Some(remedy)));
-        }
-        if !self.core.store.tasks().await?.contains(&spec.task) {
-            let remedy = "start a worker that offers it".to_string();
-            return Ok((format!("ready, but nobody has ever offered task {:?}", spec.task), Some(remedy)));
-        }
-        let replicas = self.core.store.replicas().await?;
-        let active = replicas.iter().filter(|replica| replica.state == ReplicaState::Active).count();
-        if active == 0 {
-            return Ok((
-                "ready, but no replica is active".to_string(),
-                Some("start a replica: everbeat serve".to_string()),
-            ));
-        }
-        if let Some(host) = &spec.host
-            && !replicas.iter().any(|replica| replica.state == ReplicaState::Active && replica.host == *host)
-        {
-            let summary =
-                format!("ready, but it belongs to host {host}, where its workspace is, and no replica is there");
-            let window = format_duration(self.core.settings.jobs.reattach_window);
-            let remedy = format!("start a replica there; after {window} without one it may begin elsewhere");
-            return Ok((summary, Some(remedy)));
-        }
-        let ahead = queue.map_or(0, |queue| queue.ready.saturating_sub(1));
-        let running = queue.map_or(0, |queue| queue.running);
-        let summary = format!(
-            "ready: waits for a free slot; {ahead} others are ready and {running} run in queue {:?}, {active} replicas are active",
-            spec.queue
-        );
-        Ok((summary, (ahead > 0).then(|| "add replicas, or raise replica.slots".to_string())))
     }
 }
 
@@ -84,31 +46,80 @@ fn why_scheduled(run: &RunView) -> (String, Option<String>) {
     (format!("scheduled for {at}, {why}"), None)
 }
 
-fn why_running(run: &RunView) -> (String, Option<String>) {
-    let stored = &run.run;
-    let replica = stored.replica_id.map_or_else(|| "an unknown replica".to_string(), |id| format!("replica {id}"));
-    let beat = run.last_heartbeat_at.map_or_else(|| "never".to_string(), |at| at.to_string());
-    let life = match run.liveness {
-        Some(Liveness::Alive) => "alive",
-        Some(Liveness::Suspect) => "suspect: silent, not yet judged",
-        Some(Liveness::Stalled) => "alive, but without progress for its stall timeout",
-        Some(Liveness::Unknown) | None => "its life is not known here yet",
+impl Engine {
+    async fn why_running(&self, run: &RunView) -> Result<(String, Option<String>)> {
+        let stored = &run.run;
+        let replica = stored.replica_id.map_or_else(|| "an unknown replica".to_string(), |id| format!("replica {id}"));
+        let beat = match run.last_heartbeat_at {
+            Some(at) => format!("last heartbeat {} ago ({at})", rough(self.core.now().since(at))),
+            None => "no heartbeat yet".to_string(),
+        };
+        let progress = stored.progress.as_ref().map(|progress| progress_of(&progress.value())).unwrap_or_default();
+        let cancel = if stored.cancel_requested_at.is_some() { "; a cancel was asked for" } else { "" };
+        let (life, remedy) = match run.liveness {
+            Some(Liveness::Alive) => ("alive".to_string(), None),
+            Some(Liveness::Suspect) => self.why_suspect(run).await?,
+            Some(Liveness::Stalled) => {
+                let remedy = format!("everbeat logs {0}, or everbeat cancel {0}", stored.id);
+                ("alive, but without progress for its stall timeout".to_string(), Some(remedy))
+            }
+            Some(Liveness::Unknown) | None => ("its life is not known here yet".to_string(), None),
+        };
+        let attempt = stored.attempt;
+        Ok((format!("attempt {attempt} runs on {replica}: {life}, {beat}{progress}{cancel}"), remedy))
+    }
+
+    /// When a silent one will be judged, and what a person can do until then.
+    async fn why_suspect(&self, run: &RunView) -> Result<(String, Option<String>)> {
+        let stored = &run.run;
+        let here = stored.replica_id.is_some() && stored.replica_id == self.replica_id();
+        let (until, remedy) = if here && stored.spec.detached() {
+            let until = format!("after {} of silence", format_duration(self.core.settings.jobs.dead_after));
+            (until, format!("wait; or look at its processes, or everbeat cancel {}", stored.id))
+        } else if here {
+            let until = run.heartbeat_deadline.map_or_else(|| "never".to_string(), |at| format!("at {at}"));
+            (until, format!("wait for its heartbeat, or everbeat cancel {}", stored.id))
+        } else {
+            let replicas = self.core.store.replicas().await?;
+            let owner = replicas.iter().find(|replica| Some(replica.id) == stored.replica_id);
+            let until = owner.map(|owner| owner.last_heartbeat_at.plus(owner.heartbeat_timeout));
+            let until = until.map_or_else(|| "with the next sweep".to_string(), |at| format!("at about {at}"));
+            (until, "wait; if its server hangs, continue or restart it".to_string())
+        };
+        Ok((format!("suspect: silent, and judged {until} unless it is heard of"), Some(remedy)))
+    }
+}
+
+/// `, progress 3/10 chapter 3`
+fn progress_of(progress: &serde_json::Value) -> String {
+    let number = |name: &str| progress.get(name).filter(|value| value.is_number()).map(ToString::to_string);
+    let count = match (number("done"), number("total")) {
+        (Some(done), Some(total)) => format!(" {done}/{total}"),
+        (Some(done), None) => format!(" {done}"),
+        _ => String::new(),
     };
-    let cancel = if stored.cancel_requested_at.is_some() { "; a cancel was asked for" } else { "" };
-    (format!("attempt {} runs on {replica}: {life}, last heartbeat {beat}{cancel}", stored.attempt), None)
+    let note = progress.get("note").and_then(|note| note.as_str()).map(|note| format!(" {note}")).unwrap_or_default();
+    if count.is_empty() && note.is_empty() { String::new() } else { format!(", progress{count}{note}") }
+}
+
+/// A span as people say it.
+fn rough(span: Duration) -> String {
+    let whole =
+        if span < Duration::from_secs(10) { span.as_millis() / 100 * 100 } else { span.as_millis() / 1000 * 1000 };
+    format_duration(Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX)))
 }
 
 fn why_finished(run: &RunView) -> (String, Option<String>) {
     let stored = &run.run;
     let at = stored.finished_at.map_or_else(String::new, |at| format!(" at {at}"));
     let error = stored.error.as_ref().map_or_else(String::new, |error| format!(": {}", message(&error.value())));
-    let after = if stored.attempt == 0 {
-        "before its first attempt".to_string()
-    } else {
-        format!("on attempt {}", stored.attempt)
+    let after = match stored.attempt {
+        0 => "before its first attempt".to_string(),
+        attempt => format!("on attempt {attempt}, {} of {} tries used", stored.tries, stored.spec.policy.max_attempts),
     };
     let summary = format!("{}{at}, {after}{error}", stored.state.as_str());
-    (summary, (stored.state != RunState::Succeeded).then(|| format!("everbeat retry {}", stored.id)))
+    // What a person cancelled is as they wanted it.
+    (summary, (stored.state == RunState::Failed).then(|| format!("everbeat retry {}", stored.id)))
 }
 
 fn history(attempt: &Attempt, verdicts: &[Verdict]) -> String {

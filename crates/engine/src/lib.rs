@@ -34,6 +34,7 @@ mod sign;
 mod sweep;
 mod view;
 mod waiters;
+mod waits;
 
 pub use builtin::builtin;
 pub use commands::{Submission, Submit};

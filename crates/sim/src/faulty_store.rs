@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::NewReplica;
-use everbeat_model::run::Claimed;
+use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{
     Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Ids, Joined, Memory, News, Noun,
@@ -332,6 +332,11 @@ impl Sweeps for FaultyStore {
 impl Queues for FaultyStore {
     async fn queues(&self) -> Result<Vec<Queue>> {
         self.call("queues", move |store| async move { store.queues().await }).await
+    }
+
+    async fn ahead(&self, spec: &Spec, run: RunId, limit: usize) -> Result<u64> {
+        let spec = spec.clone();
+        self.call("ahead", move |store| async move { store.ahead(&spec, run, limit).await }).await
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {

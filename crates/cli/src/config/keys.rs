@@ -197,9 +197,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("runs.deadline", Kind::Duration, "off", "Longest time an attempt may take.", |config, value| {
         policy(config, "deadline", value)
     }),
-    key("runs.max_attempts", Kind::Whole, "3", "How many tries a run has in total. A crash of the server uses one up for a task; a drain does not.", |config, value| {
-        policy(config, "max_attempts", value)
-    }),
+    key(
+        "runs.max_attempts",
+        Kind::Whole,
+        "3",
+        "How many tries a run has in total. A crash of the server uses one up for a task; a drain does not.",
+        |config, value| policy(config, "max_attempts", value),
+    ),
     key(
         "runs.backoff",
         Kind::Table(BACKOFF_FIELDS),

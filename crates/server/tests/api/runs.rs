@@ -5,7 +5,7 @@ use everbeat_server::Config;
 use serde_json::json;
 use uuid::Uuid;
 
-const RUN_KEYS: [&str; 28] = [
+const RUN_KEYS: [&str; 29] = [
     "id",
     "kind",
     "task",

@@ -1,9 +1,12 @@
 use super::Postgres;
 use super::sql::{append_event, now};
 use crate::decode::whole;
+use crate::encode::limit;
 use async_trait::async_trait;
+use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::queue::Queue;
+use everbeat_model::run::Spec;
 use everbeat_store::{Queues, Result};
 
 const QUEUES: &str = "\
@@ -13,6 +16,11 @@ const QUEUES: &str = "\
       union all select queue, false, 0, count(*), 0 from ready group by queue \
       union all select r.queue, false, 0, 0, count(*) from lease x join run r on r.id = x.run_id group by r.queue) x \
     group by name order by name";
+
+/// By primary key, from the first of the lane on.
+const AHEAD: &str = "\
+    select count(*) from (select 1 from ready \
+      where queue = $1 and task = $2 and (rank, run_id) < ($3, $4) limit $5) x";
 
 /// Resuming a queue that was never paused changes nothing.
 const PAUSE: &str = concat!(
@@ -39,6 +47,12 @@ impl Queues for Postgres {
             running: whole(row.get(4)),
         };
         Ok(rows.iter().map(queue).collect())
+    }
+
+    async fn ahead(&self, spec: &Spec, run: RunId, most: usize) -> Result<u64> {
+        let (lane, rank) = (spec.lane(), -i32::from(spec.priority));
+        let rows = self.read().query(AHEAD, &[&spec.queue, &lane.as_ref(), &rank, &run.0, &limit(most)]).await?;
+        Ok(rows.first().map_or(0, |row| whole(row.get(0))))
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {

@@ -1,9 +1,12 @@
 use super::Sqlite;
 use super::fault::Outcome;
 use crate::decode::whole;
+use crate::encode::limit;
 use async_trait::async_trait;
+use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::queue::Queue;
+use everbeat_model::run::Spec;
 use everbeat_store::{Queues, Result};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -11,6 +14,20 @@ use rusqlite::{Connection, OptionalExtension, params};
 impl Queues for Sqlite {
     async fn queues(&self) -> Result<Vec<Queue>> {
         self.readers.read(queues).await
+    }
+
+    async fn ahead(&self, spec: &Spec, run: RunId, most: usize) -> Result<u64> {
+        let (queue, lane, rank) = (spec.queue.clone(), spec.lane().into_owned(), -i64::from(spec.priority));
+        self.readers
+            .read(move |connection| {
+                let mut select = connection.prepare_cached(
+                    "select count(*) from (select 1 from ready
+                     where queue = ?1 and task = ?2 and (rank, run_id) < (?3, ?4) limit ?5)",
+                )?;
+                let id = run.0.into_bytes();
+                Ok(whole(select.query_row(params![queue, lane, rank, id, limit(most)], |row| row.get(0))?))
+            })
+            .await
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {

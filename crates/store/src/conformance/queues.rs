@@ -21,6 +21,22 @@ pub(super) async fn a_queue_counts_what_stands_in_it(t: &Fixture) {
     assert_eq!(t.queues().await.expect("queues"), [queue("b", 0, 0, 1)], "what is empty is not listed");
 }
 
+pub(super) async fn what_is_claimed_before_a_run_is_counted_in_its_lane(t: &Fixture) {
+    let old = t.accept(t.draft().queue("q")).await;
+    let urgent = t.accept(t.draft().queue("q").priority(5)).await;
+    let young = t.accept(t.draft().queue("q")).await;
+    t.accept(t.draft().queue("q").task("mail").priority(9)).await;
+    t.accept(t.draft().queue("r").priority(9)).await;
+    let ahead = async |id, limit| {
+        let spec = t.look(id).await.spec;
+        t.ahead(&spec, id, limit).await.expect("ahead")
+    };
+    for (id, expected) in [(urgent, 0), (old, 1), (young, 2)] {
+        assert_eq!(ahead(id, 100).await, expected);
+    }
+    assert_eq!(ahead(young, 1).await, 1, "counted no further than asked");
+}
+
 pub(super) async fn a_pause_answers_whether_it_changed_anything(t: &Fixture) {
     for (paused, changed) in [(false, false), (true, true), (true, false), (false, true), (false, false), (true, true)]
     {

@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Where a ready run stands: by queue, lane (its task, maybe on a host), rank and age.
-    fn place(spec: &Spec, id: RunId) -> (String, String, i32, RunId) {
+    pub(super) fn place(spec: &Spec, id: RunId) -> (String, String, i32, RunId) {
         (spec.queue.clone(), spec.lane().into_owned(), State::rank(spec), id)
     }
 

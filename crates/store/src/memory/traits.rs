@@ -1,4 +1,5 @@
 use super::Memory;
+use super::state::State;
 use crate::audit::VIOLATION_LIMIT;
 use crate::{
     Audit, Audits, EventPage, Events, Joined, News, Queues, Renewal, Replicas, Result, Sweeps, TRIM_LIMIT, Tasks,
@@ -8,7 +9,8 @@ use async_trait::async_trait;
 use everbeat_model::event::{PER_BATCH, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::{NewReplica, ReplicaState};
-use everbeat_model::{Json, Replica, ReplicaId, RunState, Verdict, VerdictId};
+use everbeat_model::run::Spec;
+use everbeat_model::{Json, Replica, ReplicaId, RunId, RunState, Verdict, VerdictId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -143,6 +145,13 @@ impl Queues for Memory {
         state.scheduled.keys().for_each(|(_, id)| queue(&state.runs[id].spec.queue, |queue| queue.scheduled += 1));
         state.leases.keys().for_each(|id| queue(&state.runs[id].spec.queue, |queue| queue.running += 1));
         Ok(queues.into_values().collect())
+    }
+
+    async fn ahead(&self, spec: &Spec, run: RunId, limit: usize) -> Result<u64> {
+        let state = self.lock();
+        let place = State::place(spec, run);
+        let first = (place.0.clone(), place.1.clone(), i32::MIN, RunId(uuid::Uuid::nil()));
+        Ok(state.ready.range(first..place).take(limit).count() as u64)
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {

@@ -91,7 +91,13 @@ pub(crate) enum Command {
         everbeat serve --store postgres://app@db/everbeat   many replicas may share it\n  \
         EVERBEAT_REPLICA__SLOTS=8 everbeat serve            every key of the file can be set like this\n\n\
         The first SIGTERM or SIGINT lets work finish for replica.drain_grace and then leaves; the second stops at once.")]
-    Serve(Flags),
+    Serve {
+        #[command(flatten)]
+        flags: Flags,
+        /// Let a copied or moved data folder live on its own: a new host id, and none of the original's jobs
+        #[arg(long)]
+        adopt_data: bool,
+    },
     /// Run a command that outlives client and server, and follow its output
     #[command(override_usage = "everbeat run [OPTIONS] [--] <CMD>...")]
     #[command(after_help = "Examples:\n  \

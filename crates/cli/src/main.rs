@@ -49,7 +49,7 @@ fn perform(args: Args) -> Result<u8, Failure> {
     let Args { command, remote, output, quiet: _, color: _ } = args;
     let to = || commands::To::new(&remote, output);
     match command {
-        Command::Serve(flags) => serve::serve(&flags),
+        Command::Serve { flags, adopt_data } => serve::serve(&flags, adopt_data),
         Command::Config(asked) => commands::config::show(&asked, output),
         Command::Run(asked) => commands::job::run(&to()?, asked),
         Command::Logs(asked) => commands::job::logs(&to()?, &asked),

@@ -5,8 +5,9 @@ use crate::exit::Failure;
 use everbeat::{StoreOptions, open_store};
 use everbeat_engine::Env;
 use everbeat_store::{Cause, Error, Store};
+use everbeat_supervisor::{Misplaced, Place};
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,17 +64,15 @@ fn remedy(cause: Cause) -> &'static str {
     }
 }
 
-/// Makes the data folder, or looks at the one that is there.
-pub(crate) fn data_dir(path: &Path) -> Result<(), Failure> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
-        Failure::server(format!("the data folder {} cannot be made: {error}", path.display()), hint)
-    })?;
+/// Makes the data folder, or sees that the one that is there is in its place.
+pub(crate) fn place(path: &Path, adopt: bool) -> Result<Place, Failure> {
+    let misplaced = if adopt { Misplaced::Adopt } else { Misplaced::Refuse };
+    let place = Place::take(path, misplaced).map_err(|error| Failure::server(error.to_string(), error.hint()))?;
     if let Ok(mode) = fs::metadata(path).map(|folder| folder.mode() & 0o777)
         && mode & 0o077 != 0
     {
         let (folder, mode) = (path.display(), format!("{mode:04o}"));
         tracing::warn!(mode, remedy = format!("chmod 700 {folder}"), "other users can look into the data folder");
     }
-    Ok(())
+    Ok(place)
 }

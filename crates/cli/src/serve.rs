@@ -4,7 +4,7 @@ use crate::{logging, notify, opening, tasks};
 use everbeat::System;
 use everbeat_engine::{Engine, Env, Host, Locks, Shims};
 use everbeat_store::Store;
-use everbeat_supervisor::{HostLocks, HostShims};
+use everbeat_supervisor::{HostLocks, HostShims, Place};
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// Runs a server until it is told to leave.
-pub(crate) fn serve(flags: &Flags) -> Result<u8, Failure> {
+pub(crate) fn serve(flags: &Flags, adopt_data: bool) -> Result<u8, Failure> {
     let config = Config::load(flags, environment())?;
     logging::start(&config.telemetry);
     everbeat_server::measure();
@@ -25,7 +25,7 @@ pub(crate) fn serve(flags: &Flags) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::server(format!("the runtime cannot be started: {error}"), ""))?;
-    let ended = runtime.block_on(live(config));
+    let ended = runtime.block_on(live(config, adopt_data));
     // What is left has no say in when the process ends.
     runtime.shutdown_background();
     ended
@@ -36,19 +36,20 @@ pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-async fn live(config: Config) -> Result<u8, Failure> {
+async fn live(config: Config, adopt_data: bool) -> Result<u8, Failure> {
     let mut signals = Signals::new()?;
-    opening::data_dir(&config.data_dir)?;
     // First the address: a second server started by mistake is told so before it touches anything.
     let listener = bind(config.listen).await?;
     let address = listener.local_addr().unwrap_or(config.listen);
+    // Then the place: on a copy of a data folder nothing may be opened, examined or signalled.
+    let place = opening::place(&config.data_dir, adopt_data)?;
     let env: Arc<dyn Env> = System::new();
     let store = tokio::select! {
         biased;
         code = signals.next() => return Ok(code),
         store = opening::store(&config, &env) => store?,
     };
-    let engine = engine(&config, env.clone(), store)?;
+    let engine = engine(&config, &place, env.clone(), store)?;
     engine.start();
     write_address(&config.data_dir, address);
 
@@ -130,16 +131,17 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<Engine, Failure> {
-    let locks = HostLocks::open(&config.data_dir).map_err(|error| {
+fn engine(config: &Config, place: &Place, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<Engine, Failure> {
+    let locks = HostLocks::open(place).map_err(|error| {
         let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
         Failure::server(format!("the data folder {} cannot be used: {error}", config.data_dir.display()), hint)
     })?;
     let mut settings = config.settings.clone();
     settings.host = locks.host().to_string();
+    settings.former_hosts = place.former_hosts().clone();
     tasks::limit(&mut settings);
     let locks: Arc<dyn Locks> = Arc::new(locks);
-    let shims = shims(&config.data_dir).map_err(|error| {
+    let shims = shims(place).map_err(|error| {
         let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
         Failure::server(format!("jobs cannot be kept in {}: {error}", config.data_dir.display()), hint)
     })?;
@@ -148,8 +150,8 @@ fn engine(config: &Config, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<E
 }
 
 /// This very program becomes a job's shim, also when its file was replaced since it started.
-fn shims(data_dir: &Path) -> io::Result<Arc<dyn Shims>> {
-    Ok(Arc::new(HostShims::open(data_dir, "/proc/self/exe".into(), vec!["shim".into()])?))
+fn shims(place: &Place) -> io::Result<Arc<dyn Shims>> {
+    Ok(Arc::new(HostShims::open(place, "/proc/self/exe".into(), vec!["shim".into()])?))
 }
 
 /// Where the server listens, for whoever knows the data folder only. Written aside and renamed, so

@@ -1,7 +1,7 @@
 use crate::{Error, Result};
 use everbeat_model::time::format_duration;
 use everbeat_model::{Hole, Invalid, Policy};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How a replica lives and works.
@@ -9,6 +9,9 @@ use std::time::Duration;
 pub struct Settings {
     /// The machine: outlives restarts, so that a successor can recognise its predecessor.
     pub host: String,
+    /// Hosts that this one's data folder stood for before it was copied here. Into a store that is ours alone they never
+    /// return.
+    pub former_hosts: BTreeSet<String>,
     pub version: String,
     pub heartbeat_interval: Duration,
     pub heartbeat_timeout: Duration,
@@ -114,6 +117,7 @@ impl Default for Settings {
         let day = Duration::from_secs(86_400);
         Settings {
             host: "localhost".to_string(),
+            former_hosts: BTreeSet::new(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(60),

@@ -5,7 +5,7 @@ use everbeat_model::graph::Graph;
 use everbeat_model::job::Command;
 use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
-use everbeat_supervisor::{HostLocks, HostShims};
+use everbeat_supervisor::{HostLocks, HostShims, Misplaced, Place, PlaceError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::future::Future;
@@ -24,6 +24,7 @@ pub struct Engine {
 pub struct Builder {
     url: String,
     data_dir: Option<PathBuf>,
+    misplaced: Misplaced,
     tasks: Tasks,
     graphs: Vec<Graph>,
     settings: Settings,
@@ -38,6 +39,8 @@ pub enum Error {
     Store(#[from] everbeat_store::Error),
     #[error("the data folder cannot be used: {0}")]
     DataDir(#[from] std::io::Error),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     #[error("run {id} {}: {error}", state.as_str())]
     RunEnded { id: RunId, state: RunState, error: Json },
     #[error("the result of run {id} is of another type: {problem}")]
@@ -54,6 +57,7 @@ impl Engine {
         Builder {
             url: url.into(),
             data_dir: None,
+            misplaced: Misplaced::Refuse,
             tasks: crate::tasks(),
             graphs: Vec::new(),
             settings: Settings::default(),
@@ -142,8 +146,16 @@ impl Builder {
 
     /// A folder of this machine for the replica's kernel lock: with it, a program that was killed and
     /// started again takes its runs back at once. On SQLite the database file serves by itself.
+    /// It belongs to one place: a copy of it is refused.
     pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Builder {
         self.data_dir = Some(folder.into());
+        self
+    }
+
+    /// Lets a copied or moved data folder live on its own, under a new host id and without its original's jobs. Without
+    /// it such a folder is refused.
+    pub fn adopt_data(mut self) -> Builder {
+        self.misplaced = Misplaced::Adopt;
         self
     }
 
@@ -170,18 +182,21 @@ impl Builder {
 
     /// Opens the store, joins and begins to work. Must be called inside a Tokio runtime.
     pub async fn start(self) -> Result<Engine, Error> {
+        // First the place: on a copy of a data folder nothing may be opened, examined or signalled.
+        let place = self.data_dir.as_deref().map(|folder| Place::take(folder, self.misplaced)).transpose()?;
         let env: Arc<dyn Env> = System::new();
         let store: Arc<dyn Store> = open_store(&self.url, StoreOptions::default(), &env).await?;
         let mut settings = self.settings;
-        let locks = self.data_dir.as_deref().map(HostLocks::open).transpose()?;
-        if let Some(locks) = &locks {
+        let locks = place.as_ref().map(HostLocks::open).transpose()?;
+        if let (Some(locks), Some(place)) = (&locks, &place) {
             settings.host = locks.host().to_string();
+            settings.former_hosts = place.former_hosts().clone();
         }
         let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);
-        let shims = match (self.commands, &self.data_dir) {
+        let shims = match (self.commands, &place) {
             (false, _) => None,
-            (true, Some(data_dir)) => {
-                let shims = HostShims::open(data_dir, "/proc/self/exe".into(), vec![SHIM.into()])?;
+            (true, Some(place)) => {
+                let shims = HostShims::open(place, "/proc/self/exe".into(), vec![SHIM.into()])?;
                 Some(Arc::new(shims) as Arc<dyn everbeat_engine::Shims>)
             }
             (true, None) => return Err(std::io::Error::other("commands need one: call data_dir").into()),

@@ -1,3 +1,4 @@
+use crate::place::{Place, read_id};
 use everbeat_engine::{LockGuard, Locks};
 use everbeat_model::ReplicaId;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,8 +18,9 @@ pub struct HostLocks {
 }
 
 impl HostLocks {
-    /// Opens (or makes) `{data_dir}/host-id` and `{data_dir}/replicas/`.
-    pub fn open(data_dir: &Path) -> io::Result<HostLocks> {
+    /// Opens (or makes) `host-id` and `replicas/` of a data folder.
+    pub fn open(place: &Place) -> io::Result<HostLocks> {
+        let data_dir = place.folder();
         let folder = data_dir.join("replicas");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let host = host_id(&data_dir.join("host-id"))?;
@@ -93,14 +95,13 @@ fn host_id(path: &Path) -> io::Result<String> {
     read_id(path).ok_or_else(|| io::Error::other(format!("cannot read the host id in {}", path.display())))
 }
 
-fn read_id(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Uuid::try_parse(text.trim()).ok().map(|id| id.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn place(folder: &tempfile::TempDir) -> Place {
+        Place::take(folder.path(), crate::Misplaced::Refuse).unwrap()
+    }
 
     fn replica(n: u128) -> ReplicaId {
         ReplicaId(Uuid::from_u128(n))
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn a_lock_is_held_while_its_guard_lives_and_free_after() {
         let folder = tempfile::tempdir().unwrap();
-        let locks = HostLocks::open(folder.path()).unwrap();
+        let locks = HostLocks::open(&place(&folder)).unwrap();
         assert_eq!(locks.released(replica(1)), None, "no file proves nothing");
         let guard = locks.hold(replica(1)).unwrap();
         assert_eq!(locks.released(replica(1)), Some(false));
@@ -121,10 +122,10 @@ mod tests {
     #[test]
     fn the_host_id_outlives_restarts_and_a_damaged_one_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let first = HostLocks::open(folder.path()).unwrap().host().to_string();
-        assert_eq!(HostLocks::open(folder.path()).unwrap().host(), first);
+        let first = HostLocks::open(&place(&folder)).unwrap().host().to_string();
+        assert_eq!(HostLocks::open(&place(&folder)).unwrap().host(), first);
         fs::write(folder.path().join("host-id"), "").unwrap();
-        let second = HostLocks::open(folder.path()).unwrap().host().to_string();
+        let second = HostLocks::open(&place(&folder)).unwrap().host().to_string();
         assert_ne!(first, second);
     }
 }

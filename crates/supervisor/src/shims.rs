@@ -5,6 +5,7 @@ use crate::job::client::{Error as ClientError, Next, Subscription};
 use crate::job::protocol::{Event, Hello, Refusal, State};
 use crate::job::shim::server_kill_point as kill_point;
 use crate::job::{self, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
+use crate::place::Place;
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
@@ -74,8 +75,8 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 impl HostShims {
     /// Must be called inside a Tokio runtime. `exe args… FOLDER` must become a shim: see [`job::shim::main`].
-    pub fn open(data_dir: &Path, exe: PathBuf, args: Vec<OsString>) -> io::Result<HostShims> {
-        let data_dir = std::path::absolute(data_dir)?;
+    pub fn open(place: &Place, exe: PathBuf, args: Vec<OsString>) -> io::Result<HostShims> {
+        let data_dir = place.folder().to_path_buf();
         let root = data_dir.join("jobs");
         make_folder(&root)?;
         std::fs::File::open(&data_dir)?.sync_all()?;
@@ -470,7 +471,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_slow_keeps_nobody_from_looking_or_speaking() {
         let data_dir = tempfile::tempdir().unwrap();
-        let shims = HostShims::open(data_dir.path(), "/nowhere".into(), Vec::new()).unwrap();
+        let place = Place::take(data_dir.path(), crate::Misplaced::Refuse).unwrap();
+        let shims = HostShims::open(&place, "/nowhere".into(), Vec::new()).unwrap();
         let (go, waits) = mpsc::channel::<()>();
         let waits = Arc::new(std::sync::Mutex::new(waits));
         let mut slow = tokio::task::JoinSet::new();

@@ -22,6 +22,7 @@ pub(crate) struct Options {
     pub(crate) store: Option<String>,
     pub(crate) listen: String,
     pub(crate) data_dir: PathBuf,
+    pub(crate) args: Vec<String>,
     /// The program that serves.
     pub(crate) binary: PathBuf,
     /// The user that runs it, if it is another one. Only root can say so.
@@ -34,8 +35,16 @@ impl Default for Options {
         let folder = scratch();
         let data_dir = folder.path().join("data");
         let listen = "127.0.0.1:0".to_string();
-        let binary = BINARY.into();
-        Options { env: Vec::new(), store: None, listen, data_dir, binary, user: None, folder: Arc::new(folder) }
+        Options {
+            env: Vec::new(),
+            store: None,
+            listen,
+            data_dir,
+            args: Vec::new(),
+            binary: BINARY.into(),
+            user: None,
+            folder: Arc::new(folder),
+        }
     }
 }
 
@@ -68,6 +77,11 @@ impl Options {
         self
     }
 
+    pub(crate) fn arg(mut self, arg: &str) -> Options {
+        self.args.push(arg.to_string());
+        self
+    }
+
     pub(crate) fn command(&self) -> Command {
         let mut command = match self.user {
             None => program(&self.binary),
@@ -79,7 +93,7 @@ impl Options {
             }
         };
         command.current_dir(self.folder.path());
-        command.args(["serve", "--listen", &self.listen, "--data-dir"]).arg(&self.data_dir);
+        command.args(["serve", "--listen", &self.listen, "--data-dir"]).arg(&self.data_dir).args(&self.args);
         if let Some(store) = &self.store {
             command.args(["--store", store]);
         }

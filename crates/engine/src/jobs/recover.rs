@@ -191,19 +191,26 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     absent.since.retain(|token, _| tokens.contains(token));
     for held in orphans {
         let since = *absent.since.entry(held.lease.token).or_insert(now);
-        if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {
-            lose(life, &held, now.since(since)).await?;
+        if host(&held).is_some_and(|host| never_returns(life, &host)) {
+            lose(life, &held, now.since(since), Why::NotOurs).await?;
+        } else if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {
+            lose(life, &held, now.since(since), Why::HostAway).await?;
         }
     }
     bound.retain(|host| !present.contains(host.as_str()));
     absent.hosts.retain(|host, _| bound.contains(host));
     for host in bound {
         let since = *absent.hosts.entry(host.clone()).or_insert(now);
-        if now.since(since) >= window {
+        if now.since(since) >= window || never_returns(life, &host) {
             unbind(life, host).await?;
         }
     }
     Ok(())
+}
+
+/// Whether a host has no way back into this store: the store came here as a copy, together with that host's data folder.
+fn never_returns(life: &Life, host: &str) -> bool {
+    life.core.store.sole() && life.core.settings.former_hosts.contains(host)
 }
 
 /// Runs that wait for a host which stays away may begin anywhere, each in a new workspace.
@@ -221,12 +228,22 @@ async fn unbind(life: &Arc<Life>, host: String) -> Result<(), StoreError> {
     }
 }
 
-async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), StoreError> {
+/// Why a job of another host is given up.
+#[derive(Clone, Copy)]
+enum Why {
+    HostAway,
+    NotOurs,
+}
+
+async fn lose(life: &Arc<Life>, held: &Held, away: Duration, why: Why) -> Result<(), StoreError> {
     let core = &life.core;
     let host = held.owner.as_ref().map(|owner| owner.host.clone());
     let named = host.clone().unwrap_or_else(|| "of its replica".to_string());
-    let message = format!("no replica of host {named} came back for it");
-    let ending = everbeat_model::job::lost("host_away", &message);
+    let (reason, message) = match why {
+        Why::HostAway => ("host_away", format!("no replica of host {named} came back for it")),
+        Why::NotOurs => ("not_ours", format!("it began on host {named}, of whose data this is a copy")),
+    };
+    let ending = everbeat_model::job::lost(reason, &message);
     let evidence = json!({
         "replica_id": held.lease.replica_id,
         "host": host,
@@ -235,13 +252,13 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration) -> Result<(), Store
         "last_heartbeat_at": held.owner.as_ref().map(|owner| owner.last_heartbeat_at),
         "exit": "unknown",
     });
-    let settlement = sweep::rescued(life, held, ending, "host_away", evidence, life.id);
+    let settlement = sweep::rescued(life, held, ending, reason, evidence, life.id);
     // It may be tried anywhere from now on: its workspace is out of reach.
     if !life.call_in(Turn::Sweep, core.store.place(settlement.shown, None)).await? {
         return Ok(());
     }
     if life.call_in(Turn::Sweep, core.store.settle(vec![settlement])).await? == [Settled::Done] {
-        tracing::warn!(job = %held.lease.run_id, "a job is lost: its host stays away");
+        tracing::warn!(job = %held.lease.run_id, reason, "a job is lost: its host stays away");
         core.jobs.lost();
         sweep::returned(life);
     }

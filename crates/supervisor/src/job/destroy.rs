@@ -13,9 +13,13 @@ use std::time::Duration;
 const FREE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Kills all that bears this attempt's marks, moves aside what cannot be read, and forbids the attempt for good.
-/// Afterwards [`super::fence`] says that it is lost, and the folder may be cleaned. An error is no verdict: try again.
+/// Of a copy nothing is killed. Afterwards [`super::fence`] says that it is lost, and the folder may be cleaned. An error is no verdict: try again.
 pub fn destroy(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
     let remains = Remains::all(folder, identity);
+    if kernel_lock::is_copy(folder) {
+        // What bears its marks is the original's.
+        return FenceRecord::forbid(folder, identity, true);
+    }
     remains.kill()?;
     // Nobody can hold what is no file; a file that cannot be read may be held.
     if matches!(folder.open_file(LOCK), Err(Problem::WrongKind(..))) {

@@ -49,6 +49,7 @@ fn look(folder: &JobFolder, identity: &Identity, tenure: u32, hello_within: Dura
         if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
             return Ok(Finding::Exited(Box::new(record)));
         }
+        kernel_lock::in_place(folder)?;
         let found = match kernel_lock::state(folder)? {
             State::Held => ask(folder, identity, tenure, until),
             State::Free | State::Absent => infer(folder, identity)?,
@@ -111,6 +112,7 @@ fn search(folder: &JobFolder, identity: &Identity, tenure: u32, other: Option<&I
         if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
             return Ok(Finding::Exited(Box::new(record)));
         }
+        kernel_lock::in_place(folder)?;
         let held = kernel_lock::state(folder)? == State::Held;
         match held.then(|| ask(folder, identity, tenure, until)) {
             None => {}

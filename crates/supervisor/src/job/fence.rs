@@ -25,6 +25,11 @@ pub enum Fenced {
 /// Takes the lock, forbids the attempt for good, kills whatever is left of it, and judges. An error is no
 /// verdict: try again. Doing it twice is harmless.
 pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
+    if let Err(copied) = kernel_lock::in_place(folder) {
+        let fence: Option<FenceRecord> = Record::read(folder, identity).map_err(Problem::into_error)?;
+        // Only a person's word ends it here: see `destroy`.
+        return fence.map(|_| Fenced::Lost).ok_or_else(|| copied.into_error());
+    }
     let Some(lock) = kernel_lock::take(folder)? else {
         return Ok(match ExitRecord::read(folder, identity) {
             Ok(Some(record)) => Fenced::Exited(Box::new(record)),
@@ -64,6 +69,7 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
 
 /// Kills a hung shim and everything it owns. Afterwards the lock is free, and [`fence`] judges.
 pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
+    kernel_lock::in_place(folder).map_err(Problem::into_error)?;
     // The records may be gone: what lives is a witness that the command ran.
     if Remains::of_command(folder, identity).any()? {
         let _then_the_records_must_tell = FenceRecord::forbid(folder, identity, true);

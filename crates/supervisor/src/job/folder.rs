@@ -53,6 +53,8 @@ pub enum Problem {
     Malformed(String, String),
     #[error("{0} is of another attempt or job")]
     Foreign(String),
+    #[error("{0} is a copy of a job's folder; what it tells of lives or died elsewhere")]
+    Copied(String),
 }
 
 impl Problem {

@@ -7,6 +7,7 @@
 
 use super::folder::{JobFolder, LOCK, Problem};
 use super::spec::Identity;
+use crate::birth::Birth;
 use rustix::fs::{self, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -37,6 +38,9 @@ pub(crate) struct Note {
     pub(crate) nonce: String,
     /// The cgroup it has, or is about to make.
     pub(crate) cgroup: Option<PathBuf>,
+    /// Of the file in which this stands. Shims of earlier versions did not note it.
+    #[serde(default)]
+    lock: Option<Birth>,
 }
 
 /// Takes the lock, or says `None` when somebody else holds it.
@@ -82,9 +86,26 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
 impl Held {
     /// Notes who took it.
     pub(crate) fn sign(&self, identity: &Identity, cgroup: Option<PathBuf>) -> io::Result<()> {
-        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone(), cgroup })?;
+        let lock = Some(Birth::of(&self.file.metadata()?));
+        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone(), cgroup, lock })?;
         self.file.set_len(0)?;
         self.file.write_all_at(&note, 0)
+    }
+}
+
+/// Whether the lock was copied together with its note: its kernel lock, which is free, says nothing then, and what bears
+/// the noted attempt's marks belongs to the original.
+pub(crate) fn is_copy(folder: &JobFolder) -> bool {
+    let Ok((file, _)) = folder.open_file(LOCK) else { return false };
+    let noted = last_note(folder).and_then(|note| note.lock);
+    matches!((noted, file.metadata()), (Some(noted), Ok(file)) if !noted.fits(Birth::of(&file)))
+}
+
+/// The same, as an answer to who would judge or kill.
+pub(crate) fn in_place(folder: &JobFolder) -> Result<(), Problem> {
+    match is_copy(folder) {
+        true => Err(Problem::Copied(folder.path().display().to_string())),
+        false => Ok(()),
     }
 }
 

@@ -4,9 +4,9 @@ use crate::harness::*;
 use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims};
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, RunId, Token};
-use everbeat_supervisor::HostShims;
+use everbeat_supervisor::{HostShims, Misplaced, Place};
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) struct Host {
@@ -16,12 +16,17 @@ pub(crate) struct Host {
     attempts: RefCell<Vec<JobAttempt>>,
 }
 
+pub(crate) fn place(data_dir: &Path) -> Place {
+    Place::take(data_dir, Misplaced::Refuse).unwrap()
+}
+
 impl Host {
     pub(crate) fn new() -> Host {
         let data_dir = scratch();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let shims = runtime.block_on(async {
-            HostShims::open(data_dir.path(), env!("CARGO_BIN_EXE_everbeat-shim").into(), vec!["shim".into()]).unwrap()
+            HostShims::open(&place(data_dir.path()), env!("CARGO_BIN_EXE_everbeat-shim").into(), vec!["shim".into()])
+                .unwrap()
         });
         Host { data_dir, runtime, shims, attempts: RefCell::default() }
     }

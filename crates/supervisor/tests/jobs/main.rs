@@ -6,6 +6,7 @@ mod host;
 mod cleaning;
 mod containment;
 mod control;
+mod copies;
 mod crashes;
 mod destruction;
 mod ends;

@@ -167,7 +167,7 @@ fn of_leftovers_by_nobody() {
     let root = Path::new(&root);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let forgotten = runtime.block_on(async {
-        let shims = HostShims::open(root, "/nowhere".into(), Vec::new()).unwrap();
+        let shims = HostShims::open(&crate::host::place(root), "/nowhere".into(), Vec::new()).unwrap();
         shims.forget_archives(Duration::ZERO).await
     });
     assert!(forgotten.unwrap_err().to_string().contains(".deleted-5"));

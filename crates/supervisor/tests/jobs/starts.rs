@@ -26,7 +26,7 @@ fn what_is_no_line_of_the_log_is_passed_over_and_blocks_nothing() {
 #[test]
 fn two_replicas_that_write_at_once_lose_no_line() {
     let host = Host::new();
-    let other = |path: &Path| HostShims::open(path, "/nowhere".into(), Vec::new()).unwrap();
+    let other = |path: &Path| HostShims::open(&crate::host::place(path), "/nowhere".into(), Vec::new()).unwrap();
     host.ask(async |shims| {
         let replicas = [shims.clone(), other(host.data_dir.path())];
         let mut writers = tokio::task::JoinSet::new();

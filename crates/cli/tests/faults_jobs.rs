@@ -48,7 +48,7 @@ fn a_job_and_whoever_follows_it_go_on_through_kills_and_an_upgrade() {
         options.binary.clone_from(&old);
         Server::start(options)
     };
-    let mut server = serve("127.0.0.1:0");
+    let mut server = serve(&host.options.listen);
     let address = server.address();
     let script = "i=0; while [ $i -lt 60 ]; do echo line $i; echo err $i >&2; i=$((i+1)); sleep 0.1; done; exit 9";
     let mut run = server.command(&["run", "--", "sh", "-c", script]);

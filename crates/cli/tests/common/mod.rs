@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use ureq::http::Response;
@@ -34,7 +35,7 @@ impl Default for Options {
     fn default() -> Options {
         let folder = scratch();
         let data_dir = folder.path().join("data");
-        let listen = "127.0.0.1:0".to_string();
+        let listen = format!("{}:0", own_address());
         Options {
             env: Vec::new(),
             store: None,
@@ -101,6 +102,14 @@ impl Options {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
+}
+
+/// A loopback address of its own for every server: whoever is started again where it was finds that nobody has taken its
+/// port meanwhile, neither another test nor one end of somebody's connection.
+fn own_address() -> std::net::Ipv4Addr {
+    static NUMBERS: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    std::net::Ipv4Addr::new(127, high.max(1), low, NUMBERS.fetch_add(1, Ordering::SeqCst).max(1))
 }
 
 /// A folder in memory, where there is room for a database and programs: no test waits for a disk that others keep busy.

@@ -40,7 +40,10 @@ impl Current<'_> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         self.core.set_life(None);
-        if !matches!(self.life.phase(), Phase::Fenced | Phase::Left) {
+        // What a judged life performed is given up with a word on each. Otherwise nothing may go on: the process may
+        // live for long after its replica has left.
+        let goes_on = self.core.settings.hole == Some(Hole::LeftStillVouches);
+        if self.life.phase() != Phase::Fenced && !goes_on {
             self.life.table().all().iter().for_each(|entry| entry.kill(Stop::Fenced));
         }
     }
@@ -73,6 +76,8 @@ pub(crate) struct Life {
     told_to_drain: AtomicBool,
     /// It drains: only one does that for it.
     drains: AtomicBool,
+    /// It watches over jobs no more: they wait for another replica.
+    left_jobs: AtomicBool,
 }
 
 /// Whether the store acknowledges this replica.
@@ -223,6 +228,7 @@ impl Life {
             renew_now: Notify::new(),
             told_to_drain: AtomicBool::new(false),
             drains: AtomicBool::new(false),
+            left_jobs: AtomicBool::new(false),
         };
         life.turns.iter().for_each(|turn| turn.store(now, Ordering::Relaxed));
         Some((Arc::new(life), endings_received, signs_received, lock))
@@ -275,6 +281,14 @@ impl Life {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Whether the store has acknowledged this replica so recently that nobody else may have judged it, and it has not
+    /// left. The last answer alone does not say: there may be nobody any more who asks.
+    pub(crate) fn acknowledged(&self) -> bool {
+        let pulse = self.pulse();
+        let recently = self.core.env.boot() < pulse.renewed + self.core.settings.renew_deadline();
+        pulse.connected() && recently && matches!(self.phase(), Phase::Active | Phase::Draining)
     }
 
     /// Moves on; nothing leads back, and nothing leads out of `Fenced` or `Left`.
@@ -376,6 +390,9 @@ impl Life {
     fn enter_table(self: &Arc<Life>, claimed: Claimed, taken_over: Option<bool>) {
         let now = self.core.env.boot();
         let entry = Arc::new(Entry::new(claimed, now, taken_over.is_some()));
+        if entry.detached() && self.left_jobs.load(Ordering::SeqCst) {
+            return;
+        }
         if taken_over == Some(true) {
             entry.ask_cancel(now);
         }
@@ -587,6 +604,10 @@ impl Life {
     /// Jobs are neither awaited nor released: they go on, and wait for whoever takes them over. Those whose
     /// end is on its way to the store are left to that.
     fn leave_jobs(&self) {
+        if self.core.settings.hole == Some(Hole::LeftStillVouches) {
+            return;
+        }
+        self.left_jobs.store(true, Ordering::SeqCst);
         let jobs: Vec<Arc<Entry>> = self.table().detached().cloned().collect();
         for entry in jobs.iter().filter(|entry| entry.judge()) {
             entry.kill(Stop::Draining);

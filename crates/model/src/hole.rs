@@ -38,10 +38,20 @@ pub enum Hole {
     HastyGivingUp,
     /// Nobody vouches for jobs that stop when they are isolated.
     NeverVouched,
+    /// A replica that has left still watches over its jobs, and vouches for them.
+    LeftStillVouches,
+    /// A job's folder that is gone is taken for one that never was.
+    MissingIsNew,
+    /// A job's folder keeps nothing of an attempt whose place another one has taken.
+    PastForgotten,
+    /// A host that came back between two looks, and went again, counts as away all the time.
+    ReturnOverlooked,
+    /// A shim that hangs is the only one to keep its command's time.
+    NoLastTimer,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 18] = [
+    pub const ALL: [Hole; 23] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -60,5 +70,10 @@ impl Hole {
         Hole::UnfencedStart,
         Hole::HastyGivingUp,
         Hole::NeverVouched,
+        Hole::LeftStillVouches,
+        Hole::MissingIsNew,
+        Hole::PastForgotten,
+        Hole::ReturnOverlooked,
+        Hole::NoLastTimer,
     ];
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 /// Something that the world does to those in it.
 pub(crate) enum Action {
     Boot(usize),
+    /// All replicas of this machine are gone.
+    Vanish(usize),
     Fault(Fault),
     Thaw(Owner),
     Reconnect(Owner),

@@ -24,9 +24,14 @@ pub(crate) struct SimEnv {
 impl SimEnv {
     pub(crate) fn new(shared: Arc<Shared>, owner: Owner, machine: usize, boot: u32) -> SimEnv {
         let rng = Mutex::new(Rng::new(shared.seed, 1000 + u64::from(owner)));
-        let booted = if boot == 0 { (machine as u64 + 1) * 7_000_000_000 } else { u64::from(boot) * 1_000_000 };
+        let booted = booted(machine, boot);
         SimEnv { shared, owner, machine, booted, rng }
     }
+}
+
+/// What a machine's boot clock is ahead of the common time.
+pub(crate) fn booted(machine: usize, boot: u32) -> u64 {
+    if boot == 0 { (machine as u64 + 1) * 7_000_000_000 } else { u64::from(boot) * 1_000_000 }
 }
 
 impl Env for SimEnv {

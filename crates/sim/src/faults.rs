@@ -2,6 +2,7 @@
 
 use crate::agenda::{Action, Copy};
 use crate::executor::Owner;
+use crate::machine::Shim;
 use crate::network::{Manner, Rates};
 use crate::plan::Fault;
 use crate::truth::{BootState, Window, WindowKind};
@@ -49,10 +50,13 @@ impl World {
     pub(crate) fn act(&mut self, action: Action) -> bool {
         let now = self.shared.now();
         match action {
-            Action::Boot(host) if self.hosts[host].boot.is_none() && self.hosts[host].away_until <= now => {
-                self.boot(host)
+            Action::Boot(host) => {
+                self.bring_back_ended();
+                if self.hosts[host].boot.is_none() && self.hosts[host].away_until <= now {
+                    self.boot(host);
+                }
             }
-            Action::Boot(_) => {}
+            Action::Vanish(machine) => self.leave_alone(machine, 500, 5000),
             Action::Fault(fault) => {
                 self.bring_back_ended();
                 self.fault(fault);
@@ -207,6 +211,18 @@ impl World {
                 self.tell("host without replicas", Some(owner));
                 self.leave_alone(self.hosts[host].machine, 500, 7000);
             }
+            Fault::HostDrains => {
+                self.tell("host whose replicas leave", Some(owner));
+                self.drain_all(self.hosts[host].machine);
+            }
+            Fault::HostFlaps => {
+                self.tell("host that comes back for a moment", Some(owner));
+                let (machine, away) = (self.hosts[host].machine, self.rng.between(400, 1400));
+                self.leave_alone(machine, away, away);
+                let stay = self.rng.between(60, 400);
+                self.agenda.plan(now + (away + stay) * MS, Action::Vanish(machine));
+            }
+            Fault::FolderGone => self.take_folder_away(),
             Fault::ShimDies => {
                 if let Some((machine, job, token)) = self.some_shim() {
                     self.tell("death of a shim", None);
@@ -233,6 +249,37 @@ impl World {
         }
     }
 
+    /// All replicas of a machine leave in order. Their processes stay for as long as nobody starts them anew.
+    fn drain_all(&mut self, machine: usize) {
+        let now = self.shared.now();
+        for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].machine == machine).collect::<Vec<_>>() {
+            let Some((owner, engine)) = self.hosts[host].boot.clone() else { continue };
+            self.shared.executor.spawn(owner, "drain", async move { engine.drain().await }.boxed());
+            let back = now + self.rng.between(1500, 9000) * MS;
+            self.hosts[host].away_until = back;
+            self.agenda.plan(back, Action::Boot(host));
+        }
+    }
+
+    /// Of some job whose command does not run now.
+    fn take_folder_away(&mut self) {
+        let mut idle = Vec::new();
+        for machine in &self.machines {
+            let disk = machine.disk();
+            let folders = disk.folders.iter().filter(|(_, folder)| folder.shim.as_ref().is_none_or(Shim::is_over));
+            idle.extend(folders.map(|(job, _)| (machine.place, *job)));
+        }
+        if idle.is_empty() {
+            return;
+        }
+        let (machine, job) = *self.rng.pick(&idle);
+        self.tell("folder of a job taken away", None);
+        self.shared.trace(|truth| format!("the folder of {} is gone from host {machine}", truth.name(job)));
+        self.shared.truth().folders_gone.insert(job);
+        let folder = self.machines[machine].disk().folders.remove(&job);
+        folder.map(|mut folder| folder.let_go());
+    }
+
     /// Its folders stay; its shims and their commands do not.
     fn reboot(&mut self, machine: usize) {
         let mut disk = self.machines[machine].disk();
@@ -252,7 +299,11 @@ impl World {
             let shims = disk.folders.values().filter_map(|folder| folder.shim.as_ref()).filter(|shim| shim.runs());
             running.extend(shims.map(|shim| (machine.place, shim.attempt.job, shim.attempt.token)));
         }
-        (!running.is_empty()).then(|| *self.rng.pick(&running))
+        // Those that must not go on by themselves are watched most closely.
+        let stops = |token: &Token| self.shared.truth().commands.get(token).is_some_and(|command| command.stops);
+        let strict: Vec<_> = running.iter().filter(|(.., token)| stops(token)).copied().collect();
+        let among = if strict.is_empty() || self.rng.chance(0.5) { running } else { strict };
+        (!among.is_empty()).then(|| *self.rng.pick(&among))
     }
 
     fn hang_shim(&mut self, machine: usize, job: RunId, token: Token) {
@@ -265,6 +316,7 @@ impl World {
         if let Some(command) = self.shared.truth().commands.get_mut(&token) {
             command.hung = true;
         }
+        self.shared.trace(|truth| format!("the shim of {} hangs for {} ms", truth.name(job), span / MS));
     }
 
     fn tell(&mut self, fault: &'static str, owner: Option<Owner>) {
@@ -401,7 +453,7 @@ impl World {
             let ended = self.hosts[host].boot.as_ref().is_some_and(|(owner, _)| {
                 self.shared.truth().boots.get(owner).is_some_and(|boot| boot.state == BootState::Ended)
             });
-            if ended {
+            if ended && self.hosts[host].away_until <= self.shared.now() {
                 self.take_down(host, BootState::Ended);
                 self.boot(host);
                 self.shared.truth().report.fault("restart");
@@ -430,6 +482,7 @@ impl World {
         self.shared.clocks.mend_store();
         self.healed_at = Some(now);
         for host in 0..self.hosts.len() {
+            self.hosts[host].away_until = now;
             if self.hosts[host].boot.is_none() {
                 self.boot(host);
                 self.shared.truth().report.fault("restart");

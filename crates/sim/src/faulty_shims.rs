@@ -2,6 +2,7 @@
 //! they freeze with it and die with it, but go on when whoever waited for them does not wait any more. They
 //! may be slow, and fail before or after they did something.
 
+use crate::env::booted;
 use crate::executor::{Owner, WORLD};
 use crate::job_checker;
 use crate::machine::{Folder, Machine, Phase, Spec, Told, as_stray};
@@ -13,7 +14,7 @@ use everbeat_engine::{
     StopReason, Stream, Traces,
 };
 use everbeat_model::job::Stopped;
-use everbeat_model::{Json, RunId};
+use everbeat_model::{Hole, Json, RunId};
 use futures_util::FutureExt;
 use std::future::Future;
 use std::io;
@@ -106,7 +107,18 @@ impl FaultyShims {
         });
     }
 
+    fn keeps_past(&self) -> bool {
+        self.shared.hole != Some(Hole::PastForgotten)
+    }
+
     async fn begin(self, attempt: JobAttempt, order: Order) -> io::Result<()> {
+        let before = order.start_before.0.as_micros() as u64;
+        let start_before = before.saturating_sub(booted(self.machine.place, self.machine.disk().boot));
+        let in_time = || match self.now() < start_before {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "it is too late to start it")),
+        };
+        in_time()?;
         let earlier = {
             let mut disk = self.machine.disk();
             let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
@@ -118,13 +130,20 @@ impl FaultyShims {
             }
             self.end(&earlier, grace.as_micros() as u64).await?;
         }
+        in_time()?;
         let (begun, told) = oneshot::channel();
         {
             let mut disk = self.machine.disk();
-            let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot, written_at: self.now() };
+            let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot, start_before };
             let folder = disk.folders.entry(attempt.job).or_default();
             if folder.shim.is_some() {
                 return Err(io::Error::other("an earlier attempt still holds the lock"));
+            }
+            if folder.past.contains_key(&attempt.token) {
+                return Err(io::Error::other("it is over already"));
+            }
+            if self.keeps_past() {
+                folder.keep_past(attempt.token);
             }
             folder.spec = Some(spec.clone());
             let (shared, machine) = (self.shared.clone(), self.machine.clone());
@@ -176,30 +195,32 @@ impl FaultyShims {
         let now = self.now();
         let mut disk = self.machine.disk();
         let boot = disk.boot;
-        let Some(folder) = disk.folders.get_mut(&attempt.job) else { return Some(Finding::NotStarted) };
-        let Some(spec) = &folder.spec else { return Some(Finding::NotStarted) };
-        let (spec_boot, spec_attempt, spec_token) = (spec.boot, spec.attempt.attempt, spec.attempt.token);
-        if spec_attempt > attempt.attempt {
-            return Some(Finding::Fenced);
-        }
-        if spec_token != attempt.token {
-            return Some(Finding::NotStarted);
-        }
+        let Some(folder) = disk.folders.get_mut(&attempt.job) else { return Some(Finding::Missing) };
         if let Some(exit) = folder.exit_of(attempt.token) {
             return Some(Finding::Exited(exit.clone()));
         }
-        let was_locked = folder.started == Some(attempt.token) || folder.locked == Some(attempt.token);
+        let was_locked = folder.began(attempt.token) || folder.locked == Some(attempt.token);
+        let ran_before = folder.ran_before(attempt.token);
+        let spec = folder.spec.as_ref().map(|spec| (spec.boot, spec.attempt.attempt, spec.attempt.token));
+        let Some((spec_boot, ..)) = spec.filter(|(_, _, token)| *token == attempt.token) else {
+            return Some(match spec {
+                _ if was_locked => Finding::Gone,
+                Some((_, later, _)) if later > attempt.attempt => Finding::Fenced,
+                _ if ran_before => Finding::Gone,
+                _ => Finding::NotStarted,
+            });
+        };
         match &mut folder.shim {
             Some(shim) if shim.attempt.token != attempt.token => {
                 Some(Finding::Unknown("another attempt's shim holds the lock".to_string()))
             }
             Some(shim) if shim.hangs(now) || shim.phase == Phase::Locked => None,
-            Some(shim) => Some(match shim.hears(attempt.tenure, now) {
+            Some(shim) => Some(match shim.hears(attempt.tenure) {
                 true => Finding::Live(shim.beat()),
                 false => Finding::Fenced,
             }),
             None if spec_boot != boot => Some(Finding::Rebooted),
-            None if was_locked => Some(Finding::Gone),
+            None if was_locked || ran_before => Some(Finding::Gone),
             None => Some(Finding::NotStarted),
         }
     }
@@ -213,7 +234,7 @@ impl FaultyShims {
                 Some(shim) if shim.hangs(now) || shim.phase == Phase::Locked => {
                     (now >= until).then(|| leave_wish(folder, &attempt, grace))
                 }
-                Some(shim) => Some(match shim.hears(attempt.tenure, now) {
+                Some(shim) => Some(match shim.hears(attempt.tenure) {
                     true => {
                         shim.stop(Stopped::Requested, grace, now);
                         Ok(())
@@ -239,16 +260,28 @@ impl FaultyShims {
             let other = spec.filter(|spec| spec.attempt.token != attempt.token);
             other.map(|spec| (spec.attempt.clone(), spec.order.stop_grace.as_micros() as u64))
         };
+        // Its place was taken when it was over: what is there now is not its to end.
+        let replaced = other.is_some()
+            && self.folder(attempt.job, |folder| folder.past.contains_key(&attempt.token)) == Some(true);
+        let other = other.filter(|_| !replaced);
         if let Some((earlier, grace)) = other.as_ref().filter(|(other, _)| other.attempt <= attempt.attempt) {
             self.end(earlier, *grace).await?;
         }
-        let fenced = match self.forbid(&attempt) {
-            // What it may have left was replaced by another of its number, or a later one.
-            Fenced::NeverStarted if other.is_some_and(|(other, _)| other.attempt >= attempt.attempt) => Fenced::Lost,
-            fenced => fenced,
-        };
+        let fenced = if replaced { self.was(&attempt) } else { self.forbid(&attempt) };
         self.told(&attempt, &format!("fences ({fenced:?})"));
         Ok(fenced)
+    }
+
+    /// What is known of an attempt whose place another has taken.
+    fn was(&self, attempt: &JobAttempt) -> Fenced {
+        let known = self.folder(attempt.job, |folder| {
+            folder.exit_of(attempt.token).cloned().map(Fenced::Exited).ok_or_else(|| folder.ran_before(attempt.token))
+        });
+        match known {
+            Some(Ok(exited)) => exited,
+            Some(Err(true)) => Fenced::Lost,
+            Some(Err(false)) | None => Fenced::NeverStarted,
+        }
     }
 
     fn forbid(&self, attempt: &JobAttempt) -> Fenced {
@@ -260,11 +293,9 @@ impl FaultyShims {
         if folder.shim.is_some() {
             return Fenced::StillHeld;
         }
-        if !folder.forbids(attempt) {
-            folder.fence = Some((attempt.attempt, attempt.token));
-        }
-        let beat = folder.sentinel.is_some_and(|sentinel| sentinel.token == attempt.token);
-        if folder.started == Some(attempt.token) || beat { Fenced::Lost } else { Fenced::NeverStarted }
+        let ran = folder.began(attempt.token) || folder.ran_before(attempt.token);
+        folder.forbid(attempt, ran, self.keeps_past());
+        if ran { Fenced::Lost } else { Fenced::NeverStarted }
     }
 
     fn kill_now(&self, attempt: &JobAttempt) {
@@ -281,7 +312,7 @@ impl FaultyShims {
             let exited = |phase: Phase| matches!(phase, Phase::Exited { .. });
             let hears = folder
                 .shim_of(attempt.token)
-                .is_some_and(|shim| exited(shim.phase) && !shim.hangs(now) && shim.hears(attempt.tenure, now));
+                .is_some_and(|shim| exited(shim.phase) && !shim.hangs(now) && shim.hears(attempt.tenure));
             if hears {
                 folder.let_go();
             }
@@ -304,6 +335,14 @@ fn leave_wish(folder: &mut Folder, attempt: &JobAttempt, grace: u64) -> io::Resu
 
 #[async_trait]
 impl Shims for FaultyShims {
+    async fn prepare(&self, job: RunId) -> io::Result<()> {
+        let prepare = |shims: FaultyShims| async move {
+            shims.machine.disk().folders.entry(job).or_default();
+            Ok(())
+        };
+        self.call("prepare", prepare).await
+    }
+
     async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
         let (attempt, order) = (attempt.clone(), order.clone());
         self.call("start", |shims| shims.begin(attempt, order)).await
@@ -322,7 +361,7 @@ impl Shims for FaultyShims {
             let subscribed = shims.folder(attempt.job, |folder| {
                 let shim = folder.shim_of(attempt.token).filter(|shim| !shim.hangs(now));
                 let shim = shim.filter(|shim| shim.phase != Phase::Locked);
-                shim.and_then(|shim| shim.hears(attempt.tenure, now).then(|| shim.told.subscribe()))
+                shim.and_then(|shim| shim.hears(attempt.tenure).then(|| shim.told.subscribe()))
             });
             let told = subscribed.flatten().ok_or_else(|| io::Error::other("it cannot be followed"))?;
             Ok(Box::new(Followed { told, tenure: attempt.tenure }) as Box<dyn Following>)
@@ -348,7 +387,11 @@ impl Shims for FaultyShims {
         let attempt = attempt.clone();
         let vouch = |shims: FaultyShims| async move {
             match shims.look(&attempt).await {
-                Finding::Live(_) => Ok(()),
+                Finding::Live(_) => {
+                    let now = shims.now();
+                    shims.folder(attempt.job, |folder| folder.shim_of(attempt.token).map(|shim| shim.vouched(now)));
+                    Ok(())
+                }
                 other => Err(io::Error::other(format!("it is {other:?}"))),
             }
         };
@@ -367,6 +410,23 @@ impl Shims for FaultyShims {
             Ok(())
         };
         self.call("kill", kill).await
+    }
+
+    async fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
+        let attempt = attempt.clone();
+        let destroy = |shims: FaultyShims| async move {
+            shims.kill_now(&attempt);
+            let mut disk = shims.machine.disk();
+            let folder = disk.folders.entry(attempt.job).or_default();
+            if folder.shim.is_some() {
+                return Err(io::Error::other("another attempt's shim holds the lock"));
+            }
+            folder.forbid(&attempt, true, shims.keeps_past());
+            drop(disk);
+            shims.told(&attempt, "destroys");
+            Ok(())
+        };
+        self.call("destroy", destroy).await
     }
 
     async fn acknowledge(&self, attempt: &JobAttempt) {
@@ -433,6 +493,7 @@ impl Shims for FaultyShims {
             Some(_) if dry_run => Ok(Removed::default()),
             Some(_) => {
                 disk.folders.remove(&job);
+                self.shared.truth().folders_gone.insert(job);
                 Ok(Removed::default())
             }
         }

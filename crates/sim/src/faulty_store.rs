@@ -303,7 +303,14 @@ impl Replicas for FaultyStore {
 
     async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool> {
         let id = verdict.id;
-        self.mine(verdict.judged_by, |life, _| life.burials.insert(id, life.looked));
+        let look = self.mine(verdict.judged_by, |life, _| {
+            life.burials.insert(id, life.looked);
+            life.looked
+        });
+        self.shared.trace(|truth| {
+            let (judge, judged) = (truth.label(self.owner), truth.label_of(replica));
+            format!("{judge} judges {judged}: {}, {look:?}", verdict.reason)
+        });
         self.call("bury", move |store| async move { store.bury(replica, beat, verdict).await }).await
     }
 

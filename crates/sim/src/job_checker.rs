@@ -65,7 +65,7 @@ fn alone(state: &State, truth: &Truth, attempt: &JobAttempt, machine: usize, fai
         if !given_up {
             return Err(("G9", format!("it begins while attempt {number} runs on host {}", other.machine)));
         }
-        if other.stops && !other.hung {
+        if other.stops {
             let detail = format!("it begins while attempt {number} runs on host {}, isolated", other.machine);
             return Err(("G6", detail));
         }
@@ -183,15 +183,15 @@ pub(crate) fn ended(
     if command.is_some_and(|command| command.runs) && !given_up {
         return Err(("G3", format!("attempt {number} is {:?} {reason}, and its command runs", ended.outcome)));
     }
-    let began = command.is_some();
-    if began && (ended.outcome == Some(Outcome::Released) || reason == "not_started") {
+    // With the folder gone, and what the store had noted of its place, nobody can know that it ran.
+    let unknowable = truth.folders_gone.contains(&id) && truth.failed_over();
+    if command.is_some() && !unknowable && (ended.outcome == Some(Outcome::Released) || reason == "not_started") {
         return Err(("G10", format!("attempt {number} is {:?} {reason}, and its command ran", ended.outcome)));
     }
-    let unknown = ["shim_died", "rebooted", "shim_hung", "start_unclear", "never_started"].contains(&reason.as_str());
-    // After a failover another one of its number may have taken its folder, and its record with it.
-    let mut others = truth.commands.iter().filter(|(other, command)| **other != token && command.job == id);
-    let replaced = others.any(|(_, command)| command.attempt >= number);
-    if ended.outcome == Some(Outcome::Lost) && unknown && exit.is_some() && !replaced {
+    let unknown = ["shim_died", "rebooted", "shim_hung", "start_unclear", "never_started", "forgotten"];
+    let unknown = unknown.contains(&reason.as_str());
+    let on_disk = exit.is_some() && !truth.folders_gone.contains(&id);
+    if ended.outcome == Some(Outcome::Lost) && unknown && on_disk {
         return Err(("G10", format!("attempt {number} is lost ({reason}), and its exit is on the disk")));
     }
     truth.report.jobs_lost += u64::from(ended.outcome == Some(Outcome::Lost));

@@ -48,7 +48,9 @@ pub(crate) struct Folder {
     pub(crate) locked: Option<Token>,
     pub(crate) started: Option<Token>,
     pub(crate) exit: Option<(Token, Exit)>,
-    pub(crate) fence: Option<(u32, Token)>,
+    pub(crate) fence: Option<Fence>,
+    /// Attempts whose records others have replaced.
+    pub(crate) past: BTreeMap<Token, Past>,
     /// A wish to stop, of the owner of that tenure.
     pub(crate) wish: Option<(Token, u32, u64)>,
     pub(crate) sentinel: Option<Sentinel>,
@@ -61,7 +63,23 @@ pub(crate) struct Spec {
     pub(crate) attempt: JobAttempt,
     pub(crate) order: Order,
     pub(crate) boot: u32,
-    pub(crate) written_at: u64,
+    /// Nothing may start it after that.
+    pub(crate) start_before: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Fence {
+    pub(crate) attempt: u32,
+    pub(crate) token: Token,
+    /// Its command may have run.
+    pub(crate) ran: bool,
+}
+
+/// What is known of an attempt that is over.
+#[derive(Default)]
+pub(crate) struct Past {
+    pub(crate) ran: bool,
+    pub(crate) exit: Option<Exit>,
 }
 
 #[derive(Clone, Copy)]
@@ -83,6 +101,8 @@ pub(crate) struct Shim {
     pub(crate) deadline_at: Option<u64>,
     pub(crate) isolated_at: Option<u64>,
     pub(crate) isolated_after: Option<u64>,
+    /// When the kernel kills it, whether it hangs or not.
+    pub(crate) last_at: Option<u64>,
     pub(crate) stop_grace: u64,
     pub(crate) stopped: Option<Stopped>,
     pub(crate) seq: u64,
@@ -140,12 +160,58 @@ impl Folder {
     }
 
     pub(crate) fn exit_of(&self, token: Token) -> Option<&Exit> {
-        self.exit.as_ref().filter(|(of, _)| *of == token).map(|(_, exit)| exit)
+        let own = self.exit.as_ref().filter(|(of, _)| *of == token).map(|(_, exit)| exit);
+        own.or_else(|| self.past.get(&token).and_then(|past| past.exit.as_ref()))
     }
 
     /// Of two attempts of one number only the one that was named is fenced.
     pub(crate) fn forbids(&self, attempt: &JobAttempt) -> bool {
-        self.fence.is_some_and(|(number, token)| number > attempt.attempt || token == attempt.token)
+        let fenced = |fence: Fence| fence.attempt > attempt.attempt || fence.token == attempt.token;
+        self.fence.is_some_and(fenced) || self.past.contains_key(&attempt.token)
+    }
+
+    /// Whether what stands there says that its command began.
+    pub(crate) fn began(&self, token: Token) -> bool {
+        self.started == Some(token)
+            || self.fence.is_some_and(|fence| fence.token == token && fence.ran)
+            || self.sentinel.is_some_and(|sentinel| sentinel.token == token)
+    }
+
+    /// Whether it is known to have run, and to be over.
+    pub(crate) fn ran_before(&self, token: Token) -> bool {
+        self.past.get(&token).is_some_and(|past| past.ran)
+    }
+
+    /// Forbids an attempt for good. A later fence stays: it forbids this attempt too.
+    pub(crate) fn forbid(&mut self, attempt: &JobAttempt, ran: bool, keeps_past: bool) {
+        let token = attempt.token;
+        match self.fence {
+            Some(fence) if fence.token == token => self.fence = Some(Fence { ran: fence.ran || ran, ..fence }),
+            Some(fence) if fence.attempt > attempt.attempt => {
+                if keeps_past {
+                    self.past.entry(token).or_default().ran |= ran;
+                }
+            }
+            _ => {
+                if keeps_past {
+                    self.keep_past(token);
+                }
+                self.fence = Some(Fence { attempt: attempt.attempt, token, ran });
+            }
+        }
+    }
+
+    /// Keeps what is known of other attempts before this one's records take the place of theirs.
+    pub(crate) fn keep_past(&mut self, by: Token) {
+        let started = self.started.map(|token| (token, true, None));
+        let exit = self.exit.clone().map(|(token, exit)| (token, exit.start_error.is_none(), Some(exit)));
+        let fence = self.fence.map(|fence| (fence.token, fence.ran, None));
+        let beat = self.sentinel.map(|sentinel| (sentinel.token, true, None));
+        for (token, ran, exit) in [started, exit, fence, beat].into_iter().flatten().filter(|(of, ..)| *of != by) {
+            let past = self.past.entry(token).or_default();
+            past.ran |= ran;
+            past.exit = past.exit.take().or(exit);
+        }
     }
 
     /// Its shim is gone: whoever listened hears that, and the lock is free.
@@ -164,6 +230,11 @@ impl Shim {
         self.hung_until > now
     }
 
+    /// Its command has ended, and its record is written.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Exited { .. })
+    }
+
     pub(crate) fn runs(&self) -> bool {
         matches!(self.phase, Phase::Running { .. } | Phase::Stopping { .. })
     }
@@ -174,8 +245,15 @@ impl Shim {
         JobBeat { seq, progress, progress_seq: if progresses { seq } else { 0 }, ..JobBeat::default() }
     }
 
-    /// Hears an owner, unless a later one has spoken. Whoever is heard vouches for the job.
-    pub(crate) fn hears(&mut self, tenure: u32, now: u64) -> bool {
+    /// Somebody whom the store acknowledges owns it.
+    pub(crate) fn vouched(&mut self, now: u64) {
+        self.isolated_at = self.isolated_after.map(|span| now + span);
+        self.last_at = self.isolated_after.map(|span| now + span + span * 3 / 8);
+        self.nudged.notify_one();
+    }
+
+    /// Hears an owner, unless a later one has spoken.
+    pub(crate) fn hears(&mut self, tenure: u32) -> bool {
         if tenure < self.tenure {
             return false;
         }
@@ -183,7 +261,6 @@ impl Shim {
             self.tenure = tenure;
             self.told.send_modify(|told| told.tenure = tenure);
         }
-        self.isolated_at = self.isolated_after.map(|span| now + span);
         self.nudged.notify_one();
         true
     }

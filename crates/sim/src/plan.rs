@@ -22,11 +22,17 @@ pub(crate) enum Fault {
     Reboot,
     /// All replicas of a machine are gone for a while; its shims are not.
     HostAway,
+    /// All replicas of a machine leave in order, and their processes stay.
+    HostDrains,
+    /// All replicas of a machine are gone, come back, and go again at once.
+    HostFlaps,
     ShimDies,
     ShimHangs,
+    /// Somebody takes the folder of a job away whose command does not run.
+    FolderGone,
 }
 
-const ALL: [Fault; 16] = [
+const ALL: [Fault; 19] = [
     Fault::Crash,
     Fault::Freeze,
     Fault::FreezeSeveral,
@@ -41,8 +47,11 @@ const ALL: [Fault; 16] = [
     Fault::PauseQueue,
     Fault::Reboot,
     Fault::HostAway,
+    Fault::HostDrains,
+    Fault::HostFlaps,
     Fault::ShimDies,
     Fault::ShimHangs,
+    Fault::FolderGone,
 ];
 
 #[derive(Clone, Debug)]
@@ -105,9 +114,16 @@ impl Plan {
             }
             // Failovers, each of which forgets grants that somebody acts on.
             1 => faults.extend([Fault::Failover; 6]),
+            // Shims that hang, and nobody there to notice.
+            3 if performs_jobs => {
+                faults = vec![Fault::HostAway, Fault::HostDrains, Fault::HostDrains];
+                faults.extend([Fault::ShimHangs; 4]);
+                shared = false;
+            }
             // Hosts without replicas, and shims without hosts.
-            2 | 3 if performs_jobs => {
-                faults = vec![Fault::HostAway, Fault::HostAway, Fault::HostAway, Fault::ShimHangs, Fault::Reboot];
+            2 if performs_jobs => {
+                faults = vec![Fault::HostAway, Fault::HostAway, Fault::HostDrains, Fault::ShimHangs, Fault::Reboot];
+                faults.extend([Fault::HostFlaps, *rng.pick(&[Fault::HostFlaps, Fault::HostDrains, Fault::FolderGone])]);
                 shared = false;
             }
             // Replicas that share a machine, and take jobs from each other that are not gone for good.

@@ -156,7 +156,7 @@ impl Report {
 }
 
 /// Every fault there is; each must have fired.
-pub const FAULTS: [&str; 26] = [
+pub const FAULTS: [&str; 29] = [
     "crash",
     "freeze",
     "freeze of several",
@@ -179,8 +179,11 @@ pub const FAULTS: [&str; 26] = [
     "restart",
     "reboot of a machine",
     "host without replicas",
+    "host whose replicas leave",
+    "host that comes back for a moment",
     "death of a shim",
     "shim that hangs",
+    "folder of a job taken away",
     "call to a shim fails before",
     "call to a shim fails after",
 ];

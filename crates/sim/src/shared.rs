@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Shared {
     pub(crate) seed: u64,
+    pub(crate) hole: Option<Hole>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) clocks: Arc<Clocks>,
@@ -26,7 +27,15 @@ impl Shared {
         let chance = Mutex::new(crate::rng::Rng::new(seed, 2));
         let random = Box::new(move || chance.lock().unwrap_or_else(PoisonError::into_inner).wide());
         let memory = Arc::new(Memory::with(Arc::new(store_clock), random, hole));
-        Arc::new(Shared { seed, executor, memory, clocks, network: Mutex::new(network), truth: Mutex::new(truth) })
+        Arc::new(Shared {
+            seed,
+            hole,
+            executor,
+            memory,
+            clocks,
+            network: Mutex::new(network),
+            truth: Mutex::new(truth),
+        })
     }
 
     pub(crate) fn now(&self) -> u64 {

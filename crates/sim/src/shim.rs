@@ -6,7 +6,7 @@ use crate::machine::{Disk, Machine, Phase, Script, Sentinel, Shim, Spec, Told};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use everbeat_model::job::{Exit, Stopped};
-use everbeat_model::{RunId, Token};
+use everbeat_model::{Hole, RunId, Token};
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -79,6 +79,9 @@ impl ShimLife {
         }
         let order = &self.spec.order;
         let script = order.command.command.get(1).and_then(|text| serde_json::from_str::<Script>(text).ok());
+        if now >= self.spec.start_before {
+            return Err(Gone);
+        }
         let nudged = Arc::new(Notify::new());
         let isolated_after = order.isolated_after.map(|span| span.as_micros() as u64);
         folder.locked = Some(self.token());
@@ -88,9 +91,10 @@ impl ShimLife {
             phase: Phase::Locked,
             hung_until: 0,
             deadline_at: order.deadline.map(|span| now + span.as_micros() as u64),
-            // Its owner has not spoken since: a shim that is slow to start has that much less time.
-            isolated_at: isolated_after.map(|span| self.spec.written_at + span),
+            // It counts from the start of the command.
+            isolated_at: None,
             isolated_after,
+            last_at: None,
             stop_grace: order.stop_grace.as_micros() as u64,
             stopped: None,
             seq: 0,
@@ -111,17 +115,20 @@ impl ShimLife {
         let wished =
             folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
         let shim = folder.shim_of(self.token()).ok_or(Gone)?;
-        let isolated = shim.isolated_at.is_some_and(|at| at <= now);
-        if wished || isolated || shim.script.missing {
-            let (why, stopped) = match (wished, isolated) {
-                (true, _) => ("cancelled before it started", Some(Stopped::Requested)),
-                (_, true) => ("nobody could vouch for it any more", Some(Stopped::Isolated)),
-                _ => ("no such program", None),
+        if now >= self.spec.start_before {
+            folder.let_go();
+            return Err(Gone);
+        }
+        if wished || shim.script.missing {
+            let (why, stopped) = match wished {
+                true => ("cancelled before it started", Some(Stopped::Requested)),
+                false => ("no such program", None),
             };
             let exit = Exit { start_error: Some(why.to_string()), stopped, ..Exit::default() };
             self.record(&mut disk, exit, now);
             return Ok(());
         }
+        shim.vouched(now);
         shim.phase = Phase::Running { ends_at: now + shim.script.runs_ms * MS };
         folder.started = Some(self.token());
         folder.hint.notify_waiters();
@@ -140,14 +147,19 @@ impl ShimLife {
             Phase::Exited { until } => Some(until),
             _ => [shim.deadline_at, shim.isolated_at, Some(shim.beat_at)].into_iter().flatten().min(),
         };
-        // One that hangs does nothing; its command goes on and may end.
+        // One that hangs does nothing; its command goes on and may end. The kernel does not hang.
         let own = own.map(|at| at.max(shim.hung_until));
+        let last = shim.last_at.filter(|_| shim.runs() && self.has_last_timer());
         let running = self.shared.truth().commands.get(&self.token()).is_some_and(|command| command.runs);
         let command = match shim.hangs(now) {
             true => shim.ends_by_itself_at().filter(|_| running),
             false => shim.command_ends_at(),
         };
-        [own, command].into_iter().flatten().min()
+        [own, command, last].into_iter().flatten().min()
+    }
+
+    fn has_last_timer(&self) -> bool {
+        self.shared.hole != Some(Hole::NoLastTimer)
     }
 
     fn keep_time(&self) -> Result<(), Gone> {
@@ -157,6 +169,11 @@ impl ShimLife {
         let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
         let wish = folder.wish.filter(|(of, ..)| *of == self.token());
         let shim = folder.shim_of(self.token()).ok_or(Gone)?;
+        if shim.runs() && self.has_last_timer() && shim.last_at.is_some_and(|at| at <= now) {
+            drop(disk);
+            self.die("is killed by its last timer");
+            return Err(Gone);
+        }
         if shim.hangs(now) {
             if shim.ends_by_itself_at().is_some_and(|at| at <= now) {
                 // Nobody takes note.
@@ -186,7 +203,8 @@ impl ShimLife {
             shim.isolated_at = None;
             let span = shim.isolated_after.unwrap_or_default();
             job_checker::isolated(&self.shared, &shim.attempt, span);
-            shim.stop(Stopped::Isolated, shim.stop_grace, now);
+            self.shared.trace(|truth| format!("{} is isolated and stops", truth.attempt(&self.spec.attempt)));
+            shim.stop(Stopped::Isolated, shim.stop_grace.min(span / 4), now);
         }
         if shim.deadline_at.is_some_and(|at| at <= now) {
             shim.stop(Stopped::Deadline, shim.stop_grace, now);
@@ -194,7 +212,7 @@ impl ShimLife {
         }
         if shim.beat_at <= now {
             if let Some((_, tenure, grace)) = wish.filter(|(_, tenure, _)| *tenure >= shim.tenure) {
-                shim.hears(tenure, now);
+                shim.hears(tenure);
                 shim.stop(Stopped::Requested, grace, now);
             }
             shim.seq += 1;

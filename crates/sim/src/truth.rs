@@ -29,6 +29,8 @@ pub(crate) struct Truth {
     /// Until then, acknowledged renewals that a failover took back may make somebody look silent who
     /// cannot know it.
     pub(crate) unsure_until: u64,
+    /// Jobs whose folder was removed, by retention or by somebody else.
+    pub(crate) folders_gone: BTreeSet<RunId>,
     /// Runs whose acceptance was acknowledged to a client.
     pub(crate) accepted: BTreeSet<RunId>,
     /// What each idempotency key was answered with.
@@ -211,6 +213,11 @@ impl Truth {
             let open = boot.windows.iter_mut().filter(|window| window.kind == kind && window.to.is_none());
             open.for_each(|window| window.to = Some(now));
         }
+    }
+
+    /// Whether the store has ever forgotten something.
+    pub(crate) fn failed_over(&self) -> bool {
+        self.unsure_until > 0
     }
 
     /// Whether a failover took back the lease under which this is performed; then nobody can know.

@@ -54,14 +54,6 @@ pub(crate) fn job_settings() -> JobSettings {
 
 /// One detached command.
 pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>) {
-    let longest = if rng.chance(0.5) { 6000 } else { 1500 };
-    let script = machine::Script {
-        runs_ms: rng.between(1, longest),
-        code: *rng.pick(&[0, 0, 0, 1, 7]),
-        stops_ms: rng.chance(0.7).then(|| rng.between(1, 250)),
-        missing: rng.chance(0.03),
-        progresses: rng.chance(0.4),
-    };
     let policy = match rng.below(8) {
         0 | 1 => json!({}),
         2 | 3 => json!({ "on_lost": "retry", "max_attempts": 4 }),
@@ -69,6 +61,21 @@ pub(crate) fn job(rng: &mut Rng, serial: u64) -> (SubmitJob, Option<Idempotency>
         5 => json!({ "on_lost": "retry", "max_attempts": 4, "when_isolated": "stop", "cancel_grace": "3s" }),
         6 => json!({ "on_lost": "retry", "max_attempts": 3, "deadline": "600ms" }),
         _ => json!({ "stall_timeout": "800ms", "cancel_grace": "400ms", "max_attempts": 2 }),
+    };
+    // What must stop when it is isolated should live long enough to be; what fails at once is tried again soon.
+    let stops = policy.get("when_isolated").is_some();
+    let (shortest, longest) = match rng.below(4) {
+        0 | 1 if stops => (3000, 9000),
+        0 | 1 => (1, 6000),
+        2 => (1, 1500),
+        _ => (1, 150),
+    };
+    let script = machine::Script {
+        runs_ms: rng.between(shortest, longest),
+        code: if longest < 1000 { *rng.pick(&[0, 1, 7]) } else { *rng.pick(&[0, 0, 0, 1, 7]) },
+        stops_ms: rng.chance(0.7).then(|| rng.between(1, 250)),
+        missing: rng.chance(0.03),
+        progresses: rng.chance(0.4),
     };
     let command = vec!["work".to_string(), Json::of(&script).as_str().to_string()];
     let submit = SubmitJob {

@@ -68,4 +68,9 @@ every_planted_hole_is_found! {
     an_unfenced_start_is_found: UnfencedStart breaks "G10",
     hasty_giving_up_is_found: HastyGivingUp breaks "G",
     a_job_never_vouched_for_is_found: NeverVouched breaks "G3",
+    a_replica_that_left_and_still_vouches_is_found: LeftStillVouches breaks "G6",
+    a_missing_folder_taken_for_a_new_one_is_found: MissingIsNew breaks "G10",
+    a_past_that_is_forgotten_is_found: PastForgotten breaks "G10",
+    a_return_that_is_overlooked_is_found: ReturnOverlooked breaks "G3",
+    a_hung_shim_without_a_last_timer_is_found: NoLastTimer breaks "G6",
 }

@@ -172,6 +172,9 @@ impl Watch<'_> {
                     None
                 }
                 Finding::Exited(exit) => Some(self.exited(exit).await),
+                Finding::Missing if self.life.core.settings.hole == Some(Hole::MissingIsNew) => {
+                    self.judge("never_started", "its shim died before it started").await
+                }
                 Finding::Missing if self.was_placed() => self.taken_away().await,
                 Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
                     Some(self.never_started())
@@ -202,13 +205,14 @@ impl Watch<'_> {
     /// Somebody has taken its folder away: that nothing is known of it is no proof that it never ran.
     async fn taken_away(&mut self) -> Option<Ended> {
         let message = "its folder is gone, and with it all that was known of it";
-        match self.fence().await {
-            Fenced::StillHeld => {
+        // Not merely fenced: whoever comes next would find a folder again, in which nothing says that it ran.
+        match self.shims.destroy(&self.attempt).await {
+            Ok(()) => Some(self.lost("folder_gone", message)),
+            Err(error) => {
+                tracing::warn!(job = %self.attempt.job, %error, "a job whose folder is gone could not be ended yet");
                 self.pause().await;
                 None
             }
-            Fenced::Exited(exit) => Some(self.exited(exit).await),
-            Fenced::Lost | Fenced::NeverStarted => Some(self.lost("folder_gone", message)),
         }
     }
 
@@ -250,6 +254,10 @@ impl Watch<'_> {
             self.pause().await;
             return None;
         };
+        // Whoever spoke last to its shim may have ended it.
+        if let Finding::Exited(exit) = self.shims.examine(&self.attempt).await {
+            return Some(self.exited(exit).await);
+        }
         for later in held.iter().filter(|attempt| attempt.job == lease.run_id) {
             let grace = self.entry.claimed.spec.policy.cancel_grace;
             end(&*self.life.core.env, &**self.shims, later, grace).await;
@@ -308,13 +316,21 @@ impl Watch<'_> {
                     if asked {
                         self.ask_to_stop().await;
                     }
-                    if vouches && self.life.pulse().connected()
+                    if vouches && self.vouches()
                         && let Err(error) = self.shims.vouch(&self.attempt).await
                     {
                         tracing::debug!(job = %self.attempt.job, %error, "cannot vouch for a job");
                     }
                 }
             }
+        }
+    }
+
+    /// Whether this replica may say that the store acknowledges it.
+    fn vouches(&self) -> bool {
+        match self.life.core.settings.hole {
+            Some(Hole::LeftStillVouches) => self.life.pulse().connected(),
+            _ => self.life.acknowledged(),
         }
     }
 

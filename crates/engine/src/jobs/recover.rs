@@ -6,6 +6,7 @@ use crate::engine::lock;
 use crate::life::{Life, Phase, Turn};
 use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason};
 use crate::{Stop, renew, sweep};
+use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Token, Verdict, VerdictId};
@@ -147,7 +148,7 @@ pub(crate) fn go_on(life: &Arc<Life>, held: Held) {
 /// Since when each lease of a host without any replica was seen to be so, by this replica.
 #[derive(Default)]
 pub(crate) struct Absent {
-    since: BTreeMap<Token, BootInstant>,
+    since: BTreeMap<Token, (Lease, BootInstant)>,
     /// The same of hosts that waiting runs belong to.
     hosts: BTreeMap<String, BootInstant>,
     looked: Option<BootInstant>,
@@ -190,7 +191,12 @@ async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(), StoreError
     let tokens: BTreeSet<Token> = orphans.iter().map(|held| held.lease.token).collect();
     absent.since.retain(|token, _| tokens.contains(token));
     for held in orphans {
-        let since = *absent.since.entry(held.lease.token).or_insert(now);
+        let (lease, since) = absent.since.entry(held.lease.token).or_insert_with(|| (held.lease.clone(), now));
+        // Its host was back between two looks, and its owner is another one since.
+        if *lease != held.lease && core.settings.hole != Some(Hole::ReturnOverlooked) {
+            (*lease, *since) = (held.lease.clone(), now);
+        }
+        let since = *since;
         if host(&held).is_some_and(|host| never_returns(life, &host)) {
             lose(life, &held, now.since(since), Why::NotOurs).await?;
         } else if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {

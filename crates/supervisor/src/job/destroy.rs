@@ -1,8 +1,9 @@
 //! The end of an attempt whose records cannot be understood, whatever they say.
 
 use super::clock;
-use super::folder::{CANCEL, EXIT, FENCE, JobFolder, LOCK, Problem, SOCKET, SPEC, STARTED};
+use super::folder::{CANCEL, EXIT, FENCE, JobFolder, LOCK, PAST, Problem, SOCKET, SPEC, STARTED};
 use super::kernel_lock::{self, Held};
+use super::past::Past;
 use super::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started};
 use super::remains::{self, Remains};
 use super::spec::{Identity, Spec};
@@ -32,6 +33,7 @@ pub fn destroy(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
         (STARTED, Started::read_any(folder).err()),
         (FENCE, FenceRecord::read_any(folder).err()),
         (CANCEL, CancelRecord::read_any(folder).err()),
+        (PAST, Past::read(folder).err()),
     ] {
         if problem.is_some_and(|problem| !is_missing(&problem)) {
             folder.set_aside(name)?;

@@ -4,6 +4,7 @@ use super::client::Client;
 use super::clock;
 use super::folder::{JobFolder, Problem};
 use super::kernel_lock::{self, State};
+use super::past::Past;
 use super::protocol::{Hello, Order, Refusal, Reply};
 use super::records::{ExitRecord, FenceRecord, Record, Started};
 use super::sentinel;
@@ -76,6 +77,7 @@ fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Pro
         return Ok(Some(Finding::Exited(Box::new(record))));
     }
     let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
+    let began = began || Past::read(folder)?.may_have_run(identity);
     Ok(Some(match began {
         _ if spec.boot_id != boot => Finding::Rebooted,
         true => Finding::Gone,
@@ -138,6 +140,7 @@ fn search(folder: &JobFolder, identity: &Identity, tenure: u32, other: Option<&I
         return Ok(match other {
             _ if began => Finding::Gone,
             Some(other) if other.epoch > identity.epoch => Finding::Fenced,
+            _ if Past::read(folder)?.may_have_run(identity) => Finding::Gone,
             _ => Finding::Starting,
         });
     }

@@ -2,11 +2,12 @@
 
 use super::folder::{JobFolder, Problem, SOCKET};
 use super::kernel_lock;
+use super::past::Past;
 use super::processes::{self, SHIM_TAG};
 use super::records::{ExitRecord, FenceRecord, Record, Started};
 use super::remains::{self, Remains, until};
 use super::sentinel;
-use super::spec::Identity;
+use super::spec::{Identity, Spec};
 use rustix::process::Signal;
 use std::io;
 
@@ -29,6 +30,9 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
         let fence: Option<FenceRecord> = Record::read(folder, identity).map_err(Problem::into_error)?;
         // Only a person's word ends it here: see `destroy`.
         return fence.map(|_| Fenced::Lost).ok_or_else(|| copied.into_error());
+    }
+    if let Some(verdict) = replaced(folder, identity)? {
+        return Ok(verdict);
     }
     let Some(lock) = kernel_lock::take(folder)? else {
         return Ok(match ExitRecord::read(folder, identity) {
@@ -67,6 +71,17 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
     Ok(verdict)
 }
 
+/// The verdict on an attempt whose place another one has taken: that came after its end. Whoever has the lock now is not
+/// its to end.
+pub fn replaced(folder: &JobFolder, identity: &Identity) -> io::Result<Option<Fenced>> {
+    match Spec::read(folder) {
+        Ok(spec) if spec.identity() != *identity => {
+            Ok(Past::read(folder).map_err(Problem::into_error)?.verdict(identity))
+        }
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
 /// Kills a hung shim and everything it owns. Afterwards the lock is free, and [`fence`] judges.
 pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
     kernel_lock::in_place(folder).map_err(Problem::into_error)?;
@@ -93,5 +108,6 @@ pub fn kill(folder: &JobFolder, identity: &Identity) -> io::Result<()> {
 fn has_left_signs(folder: &JobFolder, identity: &Identity) -> io::Result<bool> {
     let fence: Option<FenceRecord> = Record::read(folder, identity).map_err(Problem::into_error)?;
     Ok(fence.is_some_and(|fence| fence.may_have_run)
+        || Past::read(folder).map_err(Problem::into_error)?.may_have_run(identity)
         || sentinel::read(folder).is_ok_and(|sentinel| sentinel.is_of(identity)))
 }

@@ -27,6 +27,7 @@ pub(crate) const STARTED: &str = "started.json";
 pub(crate) const EXIT: &str = "exit.json";
 pub(crate) const FENCE: &str = "fence.json";
 pub(crate) const CANCEL: &str = "cancel.json";
+pub(crate) const PAST: &str = "past.json";
 pub(crate) const WORKSPACE: &str = "workspace";
 const INPUT: &str = "input.json";
 

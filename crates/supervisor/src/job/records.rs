@@ -2,6 +2,7 @@
 
 use super::clock;
 use super::folder::{CANCEL, EXIT, FENCE, JobFolder, MOST_RECORD_BYTES, Problem, STARTED};
+use super::past::Past;
 use super::spec::Identity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -182,9 +183,12 @@ record!(FenceRecord, FENCE);
 record!(CancelRecord, CANCEL);
 
 impl ExitRecord {
-    /// The exit record of this attempt, if it has ended.
+    /// The exit record of this attempt, if it has ended; also where another attempt has taken its place since.
     pub fn read(folder: &JobFolder, identity: &Identity) -> Result<Option<ExitRecord>, Problem> {
-        Record::read(folder, identity)
+        match Record::read(folder, identity)? {
+            Some(record) => Ok(Some(record)),
+            None => Ok(Past::read(folder)?.exit(identity)),
+        }
     }
 }
 
@@ -217,10 +221,12 @@ impl FenceRecord {
     /// Forbids the attempt for good. A later fence stays: it forbids this attempt too.
     pub(crate) fn forbid(folder: &JobFolder, identity: &Identity, may_have_run: bool) -> io::Result<()> {
         let stands: Option<FenceRecord> = Record::read_any(folder).map_err(Problem::into_error)?;
-        if stands.is_some_and(|stands| {
-            stands.forbids(identity) && (!stands.is_of(identity) || stands.may_have_run || !may_have_run)
-        }) {
-            return Ok(());
+        match stands {
+            Some(stands) if stands.is_of(identity) && (stands.may_have_run || !may_have_run) => return Ok(()),
+            Some(stands) if stands.is_of(identity) => {}
+            Some(stands) if stands.forbids(identity) => return Past::note(folder, identity, may_have_run),
+            Some(_) => Past::keep(folder, identity)?,
+            None => {}
         }
         let (epoch, nonce) = (identity.epoch, identity.nonce.clone());
         FenceRecord { epoch, nonce, fenced_at: clock::now_text(), may_have_run }.write(folder)

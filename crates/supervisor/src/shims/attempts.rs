@@ -32,7 +32,7 @@ impl Host {
         }
         // What came before may have taken long, or this process may have been frozen: somebody else may own it by now.
         in_time(order)?;
-        spec.write(&folder)?;
+        job::install(&folder, &spec)?;
         kill_point("spec-written");
         in_time(order)?;
         job::shim::spawn(&self.exe, &self.args, &folder)?;
@@ -124,7 +124,8 @@ impl Host {
         // Also where there is nothing yet: whoever was about to start it must find that it may not.
         let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
         let mine = identity(attempt);
-        if let Ok(Some((other, grace))) = in_the_way(&folder)
+        if job::replaced(&folder, &mine)?.is_none()
+            && let Ok(Some((other, grace))) = in_the_way(&folder)
             && other != mine
             && other.epoch <= mine.epoch
             && let Some(left) = of_identity(folder.job_id(), &other)

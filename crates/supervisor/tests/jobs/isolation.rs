@@ -1,6 +1,6 @@
 use crate::harness::*;
 use everbeat_supervisor::job::client::Error;
-use everbeat_supervisor::job::{Client, ExitRecord, Identity, Stopped};
+use everbeat_supervisor::job::{Client, ExitRecord, Fenced, Identity, Stopped};
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -72,11 +72,12 @@ fn a_job_goes_on_for_as_long_as_its_owner_vouches() {
 
 #[test]
 fn a_word_that_waited_while_the_shim_was_frozen_vouches_for_nothing() {
-    let job = isolated_after(1_000, &["sleep", "1000"]);
+    let job = isolated_after(8_000, &["sleep", "1000"]);
     let mut owner = Client::connect(&job.folder, &job.identity(), 1, Duration::from_millis(10)).unwrap();
     job.signal_shim(Signal::STOP);
     assert!(matches!(owner.vouch(), Err(Error::Silent)));
-    pause(Duration::from_millis(1_500));
+    // Not as long as the kernel waits before it kills the shim.
+    pause(Duration::from_millis(8_500));
     job.signal_shim(Signal::CONT);
     // Nor does any later one.
     let record = eventually("a record", || {
@@ -97,4 +98,22 @@ fn a_long_grace_does_not_outlast_isolation() {
     job.client().stop(StopReason::Cancelled, Some(Duration::from_secs(100_000))).unwrap();
     let record = job.recorded();
     assert_eq!((record.exit_signal, record.stopped), (Some(9), Some(Stopped::Requested)));
+}
+
+#[test]
+fn a_shim_that_hangs_is_killed_in_time_and_its_command_with_it() {
+    let job = isolated_after(1_000, &["sleep", "1000"]);
+    assert_eq!(job.processes().len(), 1);
+    job.signal_shim(Signal::STOP);
+    eventually("the end of both", || (job.processes().is_empty() && job.shims().is_empty()).then_some(()));
+    // Nobody knows how it ended, and nobody says so.
+    assert!(matches!(job.judge(), Fenced::Lost));
+}
+
+#[test]
+fn the_shim_of_an_ended_job_is_not_killed_while_it_waits_to_be_acknowledged() {
+    let job = isolated_after(400, &["true"]);
+    let ended = job.exited();
+    eventually("a while", || (job.hello().boot_ms > ended.boot_ms + 2_000).then_some(()));
+    assert_eq!(job.shims().len(), 1);
 }

@@ -16,6 +16,7 @@ mod isolation;
 mod logs;
 mod missing;
 mod overview;
+mod past;
 mod removal;
 mod scale;
 mod sentinels;

@@ -6,6 +6,7 @@ mod detach;
 mod exec;
 mod failure;
 mod kill_points;
+mod last_timer;
 mod output;
 mod progress;
 mod run;

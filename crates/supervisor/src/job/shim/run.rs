@@ -9,6 +9,7 @@ use super::child::{Child, Pipes};
 use super::clients::Clients;
 use super::detach::tell_started;
 use super::failure::Failure;
+use super::last_timer::LastTimer;
 use super::output::Output;
 use super::progress::Progress;
 use super::signals::Signals;
@@ -52,6 +53,8 @@ pub(super) struct Shim {
     tenure: u32,
     /// When the command stops if nobody vouches for it before. It counts from its start.
     isolated_at: Option<u64>,
+    /// For the case that this process does nothing at that time.
+    last_timer: Option<LastTimer>,
 }
 
 pub(super) enum Command {
@@ -116,6 +119,7 @@ impl Shim {
             timer: rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?,
             deadline_at: spec.deadline_ms.map(|ms| clock::boot_ms().saturating_add(ms)),
             isolated_at: None,
+            last_timer: spec.isolated_after_ms.map(|_| LastTimer::new()).transpose()?,
             tenure: spec.tenure,
             started_at: clock::now_text(),
             buffer: vec![0; BUFFER_BYTES],

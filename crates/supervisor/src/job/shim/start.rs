@@ -13,6 +13,7 @@ use crate::job::clock;
 use crate::job::folder::{JobFolder, Problem, STARTED};
 use crate::job::kernel_lock;
 use crate::job::logs::Stream;
+use crate::job::past::Past;
 use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started};
 use crate::job::spec::{Containment, Spec};
 use std::io;
@@ -71,7 +72,8 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
         return Err(refused(TOO_LATE));
     }
     let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
-    if fence.is_some_and(|fence| fence.forbids(&identity)) {
+    let over = Past::read(folder).map_err(unclear)?.forbids(&identity);
+    if over || fence.is_some_and(|fence| fence.forbids(&identity)) {
         return Err(refused("it is fenced"));
     }
     let started: Option<Started> = Record::read(folder, &identity).map_err(unclear)?;

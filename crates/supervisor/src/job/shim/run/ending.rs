@@ -112,6 +112,9 @@ impl Shim {
         };
         if no_child && self.cgroup.as_ref().is_none_or(|cgroup| cgroup.job_is_empty().unwrap_or(true)) {
             self.drain();
+            if let Some(timer) = &self.last_timer {
+                timer.disarm();
+            }
             self.phase = Phase::Exited { until: clock::boot_ms().saturating_add(self.spec.linger_ms) };
             self.clients.announce(&Event::Exited(Box::new(self.hello())));
         } else {

@@ -7,6 +7,10 @@ use crate::job::protocol::{ContainedBy, Hello, MOST_PROGRESS_BYTES, Order, Refus
 use crate::job::sentinel::Status;
 use serde_json::Value;
 
+/// Of the time after which a job is isolated: so much later it is killed, whatever its shim does. That is after any
+/// grace, and before the host is given up, which takes half of that time.
+const LAST_PART: (u64, u64) = (3, 8);
+
 impl Shim {
     pub(super) fn obey(&mut self, client: u64, line: &[u8]) {
         let done = match serde_json::from_slice::<Request>(line) {
@@ -41,7 +45,14 @@ impl Shim {
     /// Somebody whom the store acknowledges owns it. Only who says so explicitly: one that is cut off from the store
     /// asks and listens just the same.
     pub(in super::super) fn vouched(&mut self) {
-        self.isolated_at = self.spec.isolated_after_ms.map(|ms| clock::boot_ms().saturating_add(ms));
+        let Some(ms) = self.spec.isolated_after_ms else { return };
+        let at = clock::boot_ms().saturating_add(ms);
+        self.isolated_at = Some(at);
+        if let Some(timer) = &self.last_timer
+            && let Err(error) = timer.put_off(at.saturating_add(LAST_PART.0 * (ms / LAST_PART.1)))
+        {
+            self.note_write_error(&error);
+        }
     }
 
     /// From now on, earlier owners have no say and hear nothing.

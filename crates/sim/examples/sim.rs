@@ -1,9 +1,9 @@
-//! Replays seeds: `cargo run -p everbeat-sim --example sim -- --seed 7 [--hole UnrenewedJudge]` tells one
-//! history; `-- --seeds 1000 [--from N] [--threads N]` goes through many and prints their report. It fails if any
+//! Replays seeds: `cargo run -p everbeat-sim --example sim -- --seed 7 [--hole UnrenewedJudge] [--focus
+//! Absence]` tells one history; `-- --seeds 1000 [--from N] [--threads N]` goes through many and prints their report. It fails if any
 //! guarantee broke.
 
 use everbeat_model::Hole;
-use everbeat_sim::{Options, Report, run_seed, tell_seed};
+use everbeat_sim::{Focus, Options, Report, run_seed, tell_seed};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +40,13 @@ impl Asked {
                 "--from" => asked.from = number()?,
                 "--seeds" => asked.seeds = number()?,
                 "--threads" => asked.threads = number()?.clamp(1, MOST_THREADS) as usize,
-                "--hole" => asked.options.hole = Some(hole(value)?),
-                _ => return Err(format!("{name} is not known; there are --seed, --seeds, --from, --threads, --hole")),
+                "--hole" => asked.options.hole = Some(named(value, &Hole::ALL)?),
+                "--focus" => asked.options.focus = Some(named(value, &Focus::ALL)?),
+                _ => {
+                    return Err(format!(
+                        "{name} is not known; there are --seed, --seeds, --from, --threads, --hole, --focus"
+                    ));
+                }
             }
         }
         Ok(asked)
@@ -50,9 +55,9 @@ impl Asked {
 
 const MOST_THREADS: u64 = 256;
 
-fn hole(name: &str) -> Result<Hole, String> {
-    let found = Hole::ALL.into_iter().find(|hole| format!("{hole:?}") == name);
-    found.ok_or_else(|| format!("--hole {name} is none of {:?}", Hole::ALL))
+fn named<T: Copy + std::fmt::Debug>(name: &str, all: &[T]) -> Result<T, String> {
+    let found = all.iter().find(|one| format!("{one:?}") == name);
+    found.copied().ok_or_else(|| format!("{name} is none of {all:?}"))
 }
 
 fn tell(seed: u64, options: Options) -> ExitCode {
@@ -106,7 +111,8 @@ fn take_seeds(next: &AtomicU64, until: u64, asked: &Asked) -> (Report, Vec<u64>)
             Err(violation) => {
                 broken.push(seed);
                 println!("seed {seed}: {} {}", violation.guarantee, violation.detail);
-                println!("   cargo run -p everbeat-sim --example sim -- --seed {seed}");
+                let focus = asked.options.focus.map(|focus| format!(" --focus {focus:?}")).unwrap_or_default();
+                println!("   cargo run -p everbeat-sim --example sim -- --seed {seed}{focus}");
             }
         }
     }

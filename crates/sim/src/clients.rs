@@ -55,7 +55,7 @@ impl World {
         if !self.plan.performs_jobs {
             return;
         }
-        let (submit, idempotency) = workload::job(&mut self.rng, serial);
+        let (submit, idempotency) = workload::job(&mut self.rng, serial, self.plan.focus);
         let shared = self.shared.clone();
         shared.truth().report.unacknowledged += 1;
         let epoch = shared.network().epoch;

@@ -48,7 +48,8 @@ pub(crate) fn check(
     if look.sent < truth.unsure_until {
         return Ok(None);
     }
-    let ends = |window: &Window| window.to.unwrap_or(now);
+    // What came after the look it rests on is not its judge's fault: the verdict may have travelled for long.
+    let ends = |window: &Window| window.to.unwrap_or(now).min(look.sent);
     // As far as the judge itself lived through it.
     let span = |window: &Window| ends(window).saturating_sub(window.from.max(judge.joined_at));
     let counts = |window: &&Window| window.from < look.sent && span(window) >= LONG;

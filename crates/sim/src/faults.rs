@@ -56,7 +56,7 @@ impl World {
                     self.boot(host);
                 }
             }
-            Action::Vanish(machine) => self.leave_alone(machine, 500, 5000),
+            Action::Vanish(machine) => self.drain_all(machine, 500, 5000),
             Action::Fault(fault) => {
                 self.bring_back_ended();
                 self.fault(fault);
@@ -213,13 +213,13 @@ impl World {
             }
             Fault::HostDrains => {
                 self.tell("host whose replicas leave", Some(owner));
-                self.drain_all(self.hosts[host].machine);
+                self.drain_all(self.hosts[host].machine, 1500, 9000);
             }
             Fault::HostFlaps => {
                 self.tell("host that comes back for a moment", Some(owner));
-                let (machine, away) = (self.hosts[host].machine, self.rng.between(400, 1400));
-                self.leave_alone(machine, away, away);
-                let stay = self.rng.between(60, 400);
+                let (machine, away) = (self.hosts[host].machine, self.rng.between(900, 1700));
+                self.drain_all(machine, away, away);
+                let stay = self.rng.between(10, 150);
                 self.agenda.plan(now + (away + stay) * MS, Action::Vanish(machine));
             }
             Fault::FolderGone => self.take_folder_away(),
@@ -250,12 +250,12 @@ impl World {
     }
 
     /// All replicas of a machine leave in order. Their processes stay for as long as nobody starts them anew.
-    fn drain_all(&mut self, machine: usize) {
+    fn drain_all(&mut self, machine: usize, shortest: u64, longest: u64) {
         let now = self.shared.now();
         for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].machine == machine).collect::<Vec<_>>() {
             let Some((owner, engine)) = self.hosts[host].boot.clone() else { continue };
             self.shared.executor.spawn(owner, "drain", async move { engine.drain().await }.boxed());
-            let back = now + self.rng.between(1500, 9000) * MS;
+            let back = now + self.rng.between(shortest, longest) * MS;
             self.hosts[host].away_until = back;
             self.agenda.plan(back, Action::Boot(host));
         }

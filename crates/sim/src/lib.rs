@@ -43,8 +43,23 @@ use world::World;
 pub struct Options {
     /// The mistake to plant.
     pub hole: Option<Hole>,
+    /// What this world is about, if not about everything.
+    pub focus: Option<Focus>,
     /// Keep the whole history, not only the end of one that went wrong.
     pub whole_history: bool,
+}
+
+/// A world in which one kind of trouble is frequent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// Hosts without replicas, shims that hang, and jobs that must stop when they are isolated.
+    Absence,
+    /// Failovers of the store that lose commits, and jobs that are tried again soon.
+    Failover,
+}
+
+impl Focus {
+    pub const ALL: [Focus; 2] = [Focus::Absence, Focus::Failover];
 }
 
 /// So many last lines are shown of a history that went wrong.
@@ -52,12 +67,12 @@ const TAIL: usize = 50;
 
 /// Lives through the world of one seed. A broken guarantee is answered with the end of its history.
 pub fn run_seed(seed: u64, options: Options) -> Result<Report, Box<Violation>> {
-    let (report, violation) = World::new(seed, options.hole, false).run();
+    let (report, violation) = World::new(seed, options, false).run();
     if violation.is_none() {
         return Ok(report);
     }
     // The same seed gives the same history: this time somebody writes it down.
-    let (_, violation) = World::new(seed, options.hole, true).run();
+    let (_, violation) = World::new(seed, options, true).run();
     let mut violation = violation.unwrap_or_else(|| Violation {
         seed,
         guarantee: "determinism".to_string(),
@@ -72,5 +87,5 @@ pub fn run_seed(seed: u64, options: Options) -> Result<Report, Box<Violation>> {
 
 /// The history of one seed, line by line, with its end.
 pub fn tell_seed(seed: u64, options: Options) -> (Vec<String>, Report, Option<Violation>) {
-    World::new(seed, options.hole, true).recount()
+    World::new(seed, options, true).recount()
 }

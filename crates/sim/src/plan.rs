@@ -1,6 +1,7 @@
 //! What one seed's world is like. Each seed turns on its own random subset of faults with its own
 //! intensities, so that rare combinations are not drowned by frequent ones.
 
+use crate::Focus;
 use crate::network::Rates;
 use crate::rng::Rng;
 
@@ -80,10 +81,36 @@ pub(crate) struct Plan {
     /// Whether replicas perform detached commands, and how many clients ask for.
     pub(crate) performs_jobs: bool,
     pub(crate) jobs: u64,
+    pub(crate) focus: Option<Focus>,
 }
 
 impl Plan {
-    pub(crate) fn of(seed: u64) -> Plan {
+    pub(crate) fn of(seed: u64, focus: Option<Focus>) -> Plan {
+        let plan = Plan { focus, ..Plan::of_everything(seed) };
+        let faults = match focus {
+            None => return plan,
+            Some(Focus::Absence) => [
+                [Fault::HostAway, Fault::HostDrains, Fault::HostDrains, Fault::HostFlaps],
+                [Fault::HostFlaps, Fault::ShimHangs, Fault::ShimHangs, Fault::ShimHangs],
+            ],
+            Some(Focus::Failover) => {
+                [[Fault::Failover; 4], [Fault::Failover, Fault::Failover, Fault::Crash, Fault::Freeze]]
+            }
+        };
+        Plan {
+            faults: faults.concat(),
+            machines: if focus == Some(Focus::Absence) { plan.hosts } else { plan.machines },
+            performs_jobs: true,
+            graphs: false,
+            // Those of the one are long, and must all be done in the end.
+            jobs: if focus == Some(Focus::Absence) { 10 } else { 24 },
+            submissions: 2,
+            trouble: 9_000_000,
+            ..plan
+        }
+    }
+
+    fn of_everything(seed: u64) -> Plan {
         let mut rng = Rng::new(seed, 1);
         let rng = &mut rng;
         let mut faults: Vec<Fault> = ALL.into_iter().filter(|_| rng.chance(0.4)).collect();
@@ -153,6 +180,7 @@ impl Plan {
             requests: rng.between(8, 30),
             performs_jobs,
             jobs: rng.between(8, 24),
+            focus: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One world from its beginning to its end: replicas on one store, under faults, then healed.
 
+use crate::Options;
 use crate::agenda::Agenda;
 use crate::checker::Checker;
 use crate::env::SimEnv;
@@ -60,8 +61,8 @@ const MOST_STEPS: u64 = 3_000_000;
 const AUDIT_EVERY: u64 = 4096;
 
 impl World {
-    pub(crate) fn new(seed: u64, hole: Option<Hole>, tracing: bool) -> World {
-        let plan = Plan::of(seed);
+    pub(crate) fn new(seed: u64, Options { hole, focus, .. }: Options, tracing: bool) -> World {
+        let plan = Plan::of(seed, focus);
         let truth = Truth { tracing, ..Truth::default() };
         let shared = Shared::new(seed, plan.hosts, hole, Network::new(seed, plan.rates), truth);
         let hosts = (0..plan.hosts)

@@ -1,6 +1,6 @@
 //! Many seeds hold every guarantee, and did enough for that to mean something.
 
-use everbeat_sim::{Options, Report, run_seed};
+use everbeat_sim::{Focus, Options, Report, run_seed};
 
 fn seeds() -> u64 {
     std::env::var("EVERBEAT_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2000)
@@ -38,6 +38,17 @@ fn two_thousand_seeds_hold() {
     println!("{}", serde_json::to_string(&total).expect("a report is JSON"));
     let wanting = total.too_little();
     assert!(count < 500 || wanting.is_empty(), "a pass would mean little: {wanting:#?}");
+}
+
+#[test]
+fn seeds_hold_where_hosts_stay_away_and_where_the_store_forgets() {
+    for focus in Focus::ALL {
+        for seed in 0..100 {
+            if let Err(violation) = run_seed(seed, Options { focus: Some(focus), ..Options::default() }) {
+                panic!("{focus:?}: {violation}");
+            }
+        }
+    }
 }
 
 #[test]

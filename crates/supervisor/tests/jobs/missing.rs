@@ -75,9 +75,11 @@ fn the_spec_of_another_attempt_says_which_of_the_two_is_over() {
     assert_eq!(host.examine(&second), Finding::NotStarted, "the first is in its way");
     host.start(&second, "exec sleep 1000").unwrap();
     assert!(matches!(host.examine(&second), Finding::Live(_)));
-    assert_eq!(host.examine(&first), Finding::Exited(host.exited(&first)), "its record stands until the next one's");
+    let exit = host.exited(&first);
     std::fs::remove_file(host.path(&first, "exit.json")).unwrap();
     std::fs::remove_file(host.path(&first, "fence.json")).unwrap_or_default();
+    assert_eq!(host.examine(&first), Finding::Exited(exit), "the list of past attempts has it too");
+    std::fs::remove_file(host.path(&first, "past.json")).unwrap();
     assert_eq!(host.examine(&first), Finding::Fenced);
 }
 

@@ -56,10 +56,12 @@ pub enum Focus {
     Absence,
     /// Failovers of the store that lose commits, and jobs that are tried again soon.
     Failover,
+    /// Replicas that share one machine and crash, and shims that are slow to start.
+    TakeOver,
 }
 
 impl Focus {
-    pub const ALL: [Focus; 2] = [Focus::Absence, Focus::Failover];
+    pub const ALL: [Focus; 3] = [Focus::Absence, Focus::Failover, Focus::TakeOver];
 }
 
 /// So many last lines are shown of a history that went wrong.

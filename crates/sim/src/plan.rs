@@ -96,10 +96,18 @@ impl Plan {
             Some(Focus::Failover) => {
                 [[Fault::Failover; 4], [Fault::Failover, Fault::Failover, Fault::Crash, Fault::Freeze]]
             }
+            Some(Focus::TakeOver) => [[Fault::Crash; 4], [Fault::Crash, Fault::Crash, Fault::Freeze, Fault::ShimDies]],
         };
         Plan {
             faults: faults.concat(),
-            machines: if focus == Some(Focus::Absence) { plan.hosts } else { plan.machines },
+            machines: match focus {
+                Some(Focus::Absence) => plan.hosts,
+                Some(Focus::TakeOver) => 1,
+                _ => plan.machines,
+            },
+            // A crash is proven at once.
+            locks: plan.locks || focus == Some(Focus::TakeOver),
+            rates: Rates { shims: plan.rates.shims.max(0.06), ..plan.rates },
             performs_jobs: true,
             graphs: false,
             // Those of the one are long, and must all be done in the end.

@@ -31,7 +31,9 @@ impl ShimLife {
         let mut rng = Rng::new(self.shared.seed ^ self.token().0.as_u128() as u64, 77);
         let troubled = self.shared.network().rates.shims > 0.0;
         let slow = troubled && rng.chance(0.3);
-        self.shared.sleep(if slow { rng.between(50, 4000) * MS } else { rng.between(200, 5 * MS) }).await;
+        // Some of them so slow that they must not start any more.
+        let longest = *rng.pick(&[600, 4000]);
+        self.shared.sleep(if slow { rng.between(50, longest) * MS } else { rng.between(200, 5 * MS) }).await;
         let Ok(nudged) = self.take_lock() else { return };
         let slow = troubled && rng.chance(0.05);
         self.shared.sleep(if slow { rng.between(50, 600) * MS } else { rng.between(100, 2 * MS) }).await;

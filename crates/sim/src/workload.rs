@@ -56,7 +56,7 @@ pub(crate) fn job_settings() -> JobSettings {
 /// One detached command.
 pub(crate) fn job(rng: &mut Rng, serial: u64, focus: Option<Focus>) -> (SubmitJob, Option<Idempotency>) {
     let kind = match focus {
-        None => rng.below(8),
+        None | Some(Focus::TakeOver) => rng.below(8),
         Some(Focus::Absence) => rng.between(4, 5),
         Some(Focus::Failover) => rng.between(2, 3),
     };
@@ -71,7 +71,7 @@ pub(crate) fn job(rng: &mut Rng, serial: u64, focus: Option<Focus>) -> (SubmitJo
     // What must stop when it is isolated should live long enough to be; what fails at once is tried again soon.
     let stops = policy.get("when_isolated").is_some();
     let length = match focus {
-        None => rng.below(4),
+        None | Some(Focus::TakeOver) => rng.below(4),
         Some(Focus::Absence) => 0,
         Some(Focus::Failover) => 3,
     };

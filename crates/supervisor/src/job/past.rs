@@ -79,7 +79,10 @@ impl Past {
 
     fn add(folder: &JobFolder, found: impl IntoIterator<Item = PastAttempt>) -> io::Result<()> {
         let mut past = Past::read(folder).map_err(Problem::into_error)?;
-        let changed = found.into_iter().fold(false, |changed, found| past.learn(found) || changed);
+        let mut changed = false;
+        for found in found {
+            changed |= past.learn(found);
+        }
         if !changed {
             return Ok(());
         }

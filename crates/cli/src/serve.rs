@@ -101,6 +101,13 @@ async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address:
     let replica = engine.replica_id().map(|id| id.to_string()).unwrap_or_default();
     let (version, store) = (env!("CARGO_PKG_VERSION"), mask(&config.store_url()));
     eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})");
+    if let Some(other) = engine.estranged().await {
+        // On stderr whatever the log shows: who starts a server sees it.
+        eprintln!("note: another server of this store runs on this machine with another data folder ({})", other.host);
+        eprintln!("  when one of them is killed, the other cannot take its jobs over");
+        eprintln!("  hint: give both the same --data-dir");
+        tracing::warn!(other = %other.id, "two data folders on one machine: neither server can take the other's jobs over");
+    }
     if io::stderr().is_terminal() {
         eprintln!("try in another terminal: everbeat run -- sh -c 'echo hello; sleep 60; echo done'");
         eprintln!("then kill this server, start it again, and see that the command never stopped");
@@ -138,6 +145,7 @@ fn engine(config: &Config, place: &Place, env: Arc<dyn Env>, store: Arc<dyn Stor
     })?;
     let mut settings = config.settings.clone();
     settings.host = locks.host().to_string();
+    settings.machine = everbeat_supervisor::machine();
     settings.former_hosts = place.former_hosts().clone();
     tasks::limit(&mut settings);
     let locks: Arc<dyn Locks> = Arc::new(locks);

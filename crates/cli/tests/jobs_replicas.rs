@@ -247,3 +247,21 @@ fn a_hung_shim_is_suspected_first_and_killed_after_the_whole_time() {
     pause(SECOND / 10);
     server.assert_sound();
 }
+
+#[test]
+fn two_data_folders_on_one_machine_are_told_of() {
+    let postgres = Postgres::start();
+    let (one, other) = (Host::with(options(&postgres)), Host::with(options(&postgres)));
+    let first = one.start();
+    let same = one.start();
+    assert!(!same.log().contains("another data folder"), "{}", same.log());
+    let second = other.start();
+    until(SOON, "the note", || second.log().contains("the same --data-dir").then_some(()));
+    for server in [&first, &second] {
+        let replica = server.get(&format!("/api/v1/replicas/{}", server.replica_id()));
+        assert!(replica["problem"].as_str().is_some_and(|said| said.contains("--data-dir")), "{replica}");
+        assert!(replica["machine"].is_string(), "{replica}");
+    }
+    let listed = second.cli(&["ls", "replicas"]);
+    assert!(common::stderr(&listed).contains("the same --data-dir"), "{}", common::stderr(&listed));
+}

@@ -9,7 +9,7 @@ use crate::{Locks, Result, Settings, Shims, Tasks};
 use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
 use everbeat_model::run::COMMAND;
-use everbeat_model::{BootInstant, ReplicaId, StoreTime};
+use everbeat_model::{BootInstant, Replica, ReplicaId, StoreTime};
 use everbeat_store::{Enqueue, Error as StoreError, Planner, Start, Store};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
@@ -120,6 +120,17 @@ impl Engine {
     pub fn start(&self) {
         let lead = self.core.env.spawn("replica", Life::lead(self.core.clone()).boxed());
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(lead);
+    }
+
+    /// Another server of this store on this machine that has another data folder, if there is one.
+    pub async fn estranged(&self) -> Option<Replica> {
+        let me = self.replica_id()?;
+        let replicas =
+            within(&*self.core.env, self.core.settings.call_limit(), self.core.store.observe()).await?.ok()?;
+        let mine = replicas.iter().find(|replica| replica.id == me)?;
+        // Nobody else is alive in a store that is ours alone.
+        let other = replicas.iter().find(|other| mine.estranged(other) && !self.core.store.sole());
+        other.cloned()
     }
 
     /// Stops claiming, lets work finish for the configured grace, releases the rest, and leaves.

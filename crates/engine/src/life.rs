@@ -242,6 +242,7 @@ impl Life {
             let replica = NewReplica {
                 id,
                 host: settings.host.clone(),
+                machine: settings.machine.clone(),
                 version: settings.version.clone(),
                 heartbeat_interval: settings.heartbeat_interval,
                 heartbeat_timeout: settings.heartbeat_timeout,

@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct Settings {
     /// The machine: outlives restarts, so that a successor can recognise its predecessor.
     pub host: String,
+    /// A name of the machine, which two servers on it have in common. None: they cannot tell.
+    pub machine: Option<String>,
     /// Hosts that this one's data folder stood for before it was copied here. Into a store that is ours alone they never
     /// return.
     pub former_hosts: BTreeSet<String>,
@@ -117,6 +119,7 @@ impl Default for Settings {
         let day = Duration::from_secs(86_400);
         Settings {
             host: "localhost".to_string(),
+            machine: None,
             former_hosts: BTreeSet::new(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             heartbeat_interval: Duration::from_secs(10),

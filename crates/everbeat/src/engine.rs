@@ -190,6 +190,7 @@ impl Builder {
         let locks = place.as_ref().map(HostLocks::open).transpose()?;
         if let (Some(locks), Some(place)) = (&locks, &place) {
             settings.host = locks.host().to_string();
+            settings.machine = everbeat_supervisor::machine();
             settings.former_hosts = place.former_hosts().clone();
         }
         let locks = locks.map(|locks| Arc::new(locks) as Arc<dyn everbeat_engine::Locks>);

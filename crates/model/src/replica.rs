@@ -10,6 +10,8 @@ pub struct Replica {
     pub id: ReplicaId,
     /// The machine (its data folder), which outlives restarts.
     pub host: String,
+    /// The machine on which it runs, by a name that nobody can trace back. Rows of earlier versions have none.
+    pub machine: Option<String>,
     pub version: String,
     pub state: ReplicaState,
     /// Rises with every renewal; observers time its changes, never its timestamps.
@@ -22,6 +24,14 @@ pub struct Replica {
     /// Its wall clock against the store's when it joined, in milliseconds. Shown, never judged by.
     pub clock_skew_ms: i64,
     pub running: u64,
+}
+
+impl Replica {
+    /// Whether both run on one machine, but with two data folders: neither can look after the other's jobs.
+    pub fn estranged(&self, other: &Replica) -> bool {
+        let living = self.state.holds_leases() && other.state.holds_leases();
+        living && self.machine.is_some() && self.machine == other.machine && self.host != other.host
+    }
 }
 
 /// `active → draining → left`, and from either of the first two `→ dead`. Nothing leaves `dead`.
@@ -67,6 +77,7 @@ pub fn may_claim(state: Option<ReplicaState>, hole: Option<Hole>) -> bool {
 pub struct NewReplica {
     pub id: ReplicaId,
     pub host: String,
+    pub machine: Option<String>,
     pub version: String,
     pub heartbeat_interval: Duration,
     pub heartbeat_timeout: Duration,

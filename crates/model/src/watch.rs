@@ -213,6 +213,7 @@ mod tests {
         Replica {
             id: ReplicaId(Uuid::from_u128(id)),
             host: "h".into(),
+            machine: None,
             version: "0".into(),
             state: ReplicaState::Active,
             beat,

@@ -19,6 +19,12 @@ pub(crate) struct ReplicaJson {
     #[schema(value_type = Uuid)]
     id: ReplicaId,
     host: String,
+    /// The machine on which it runs; absent where it is not known.
+    #[schema(required)]
+    machine: Option<String>,
+    /// What should be changed about how it was started.
+    #[schema(required)]
+    problem: Option<&'static str>,
     version: String,
     #[schema(value_type = ReplicaStateName)]
     state: ReplicaState,
@@ -37,9 +43,14 @@ pub(crate) struct ReplicaJson {
     heartbeat_timeout: String,
 }
 
+const ESTRANGED: &str = "another server of this store runs on its machine with another data folder: when one is killed, \
+                         the other cannot take its jobs over; give both the same --data-dir";
+
 impl ReplicaJson {
-    fn of(engine: &Engine, replica: Replica) -> ReplicaJson {
+    fn of(engine: &Engine, replica: Replica, all: &[Replica]) -> ReplicaJson {
         ReplicaJson {
+            problem: all.iter().any(|other| replica.estranged(other)).then_some(ESTRANGED),
+            machine: replica.machine.clone(),
             liveness: engine.liveness_of(&replica),
             id: replica.id,
             host: replica.host,
@@ -68,8 +79,8 @@ pub(crate) async fn list_replicas(State(app): State<App>, params: Params) -> Res
     let state = params.word("state", &ReplicaState::ALL, ReplicaState::as_str)?;
     let (limit, after) = (whole_limit(&params)?, params.id::<ReplicaId>("cursor")?);
     let replicas = app.engine.store().replicas().await?;
-    let wanted = replicas.into_iter().filter(|replica| state.is_none_or(|state| replica.state == state));
-    let items = wanted.map(|replica| ReplicaJson::of(&app.engine, replica));
+    let wanted = replicas.iter().filter(|replica| state.is_none_or(|state| replica.state == state));
+    let items = wanted.map(|replica| ReplicaJson::of(&app.engine, replica.clone(), &replicas));
     Ok(Json(Page::of_whole(items, limit, after, |replica| replica.id)))
 }
 
@@ -96,7 +107,7 @@ pub(crate) async fn drain_replica(State(app): State<App>, id: Segment, params: P
 
 async fn show(app: &App, id: ReplicaId) -> Result<Json<ReplicaJson>> {
     let replicas = app.engine.store().replicas().await?;
-    let replica = replicas.into_iter().find(|replica| replica.id == id);
+    let replica = replicas.iter().find(|replica| replica.id == id).cloned();
     let missing = || Error::NotFound { what: "replica", id: id.to_string() };
-    Ok(Json(ReplicaJson::of(&app.engine, replica.ok_or_else(missing)?)))
+    Ok(Json(ReplicaJson::of(&app.engine, replica.ok_or_else(missing)?, &replicas)))
 }

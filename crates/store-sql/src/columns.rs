@@ -65,7 +65,7 @@ pub(crate) const RUN_JOINS: &str = concat!(
 
 pub(crate) const REPLICA_COLUMNS: &str = "\
   p.id, p.host, p.version, p.state, p.beat, p.started_at, p.last_heartbeat_at, p.heartbeat_interval_us, \
-  p.heartbeat_timeout_us, p.clock_skew_ms";
+  p.heartbeat_timeout_us, p.clock_skew_ms, p.machine";
 
 /// A lease with all that settling it needs; `l` is its row, `r` its run's, `p` its owner's, which may
 /// be missing.

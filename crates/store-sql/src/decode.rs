@@ -158,6 +158,7 @@ pub(crate) struct ReplicaCells {
     pub(crate) heartbeat_interval_us: i64,
     pub(crate) heartbeat_timeout_us: i64,
     pub(crate) clock_skew_ms: i64,
+    pub(crate) machine: Option<String>,
     pub(crate) running: i64,
 }
 
@@ -166,6 +167,7 @@ impl ReplicaCells {
         Ok(Replica {
             id: ReplicaId(self.id),
             host: self.host,
+            machine: self.machine,
             version: self.version,
             state: known("replica", self.id, "state", &self.state, ReplicaState::parse(&self.state))?,
             beat: whole(self.beat),

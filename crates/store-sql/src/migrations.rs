@@ -13,12 +13,14 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 1, name: "runs", sql: include_str!("migrations/sqlite/0001_runs.sql") },
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/sqlite/0002_graphs.sql") },
     Migration { version: 3, name: "jobs", sql: include_str!("migrations/sqlite/0003_jobs.sql") },
+    Migration { version: 4, name: "machine", sql: include_str!("migrations/sqlite/0004_machine.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 1, name: "runs", sql: include_str!("migrations/postgres/0001_runs.sql") },
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/postgres/0002_graphs.sql") },
     Migration { version: 3, name: "jobs", sql: include_str!("migrations/postgres/0003_jobs.sql") },
+    Migration { version: 4, name: "machine", sql: include_str!("migrations/postgres/0004_machine.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

@@ -33,6 +33,7 @@ pub async fn raw_rates(store: &dyn Store, runs: usize, batch: usize) -> Result<R
         .join(NewReplica {
             id: replica,
             host: TASK.to_string(),
+            machine: None,
             version: env!("CARGO_PKG_VERSION").to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(60),

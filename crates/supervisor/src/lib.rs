@@ -8,5 +8,5 @@ mod place;
 mod shims;
 
 pub use locks::HostLocks;
-pub use place::{Misplaced, Place, PlaceError};
+pub use place::{Misplaced, Place, PlaceError, machine};
 pub use shims::HostShims;

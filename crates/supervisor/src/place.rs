@@ -4,6 +4,7 @@
 use crate::birth::Birth;
 use crate::job;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -221,6 +222,15 @@ fn lock(folder: &Path) -> io::Result<File> {
             Err(TryLockError::WouldBlock) => job::pause(LOOK_AGAIN_MS),
         }
     }
+}
+
+/// A name of the machine and of the processes that are seen here: servers that have it in common could look after each
+/// other's jobs. A hash, since it stands in the store for everybody.
+pub fn machine() -> Option<String> {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    let processes = fs::read_link("/proc/self/ns/pid").ok()?;
+    let hash = Sha256::new().chain_update(boot).chain_update(processes.as_os_str().as_bytes()).finalize();
+    Some(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
 }
 
 pub(crate) fn read_id(path: &Path) -> Option<String> {

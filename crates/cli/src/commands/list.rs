@@ -10,6 +10,7 @@ use comfy_table::Cell;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::collections::BTreeSet;
 
 /// How one item becomes a row.
 pub(super) type Row = fn(&Value) -> Vec<Cell>;
@@ -198,10 +199,19 @@ pub(super) fn print(
         let rows = items.iter().map(read).map(|item| row(&item)).collect();
         if asked.wide { output::wide_table(headers, rows) } else { output::table(headers, rows) }
     });
+    for problem in problems(&items).into_iter().filter(|_| !to.json()) {
+        term::say(&format!("note: {problem}"));
+    }
     if let (Value::String(cursor), false) = (&cursor, to.json()) {
         term::say(&format!("more: --cursor {cursor}, or --all"));
     }
     Ok(exit::DONE)
+}
+
+/// What is wrong with what was listed, each once.
+fn problems(items: &[&str]) -> BTreeSet<String> {
+    let problem = |item: &&str| Some(serde_json::from_str::<Value>(item).ok()?["problem"].as_str()?.to_string());
+    items.iter().filter_map(problem).collect()
 }
 
 /// There is nothing to list, and what could be tried.

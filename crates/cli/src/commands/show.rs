@@ -166,6 +166,7 @@ fn replica_fields(replica: &Value) -> String {
         ("last beat", moment(&replica["last_heartbeat_at"])),
         ("beats every", plain(&replica["heartbeat_interval"])),
         ("lost after", plain(&replica["heartbeat_timeout"])),
+        ("problem", plain(&replica["problem"])),
         ("clock skew", if skew.is_empty() { skew } else { format!("{skew}ms") }),
     ];
     fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())

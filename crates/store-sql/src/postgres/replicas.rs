@@ -16,8 +16,8 @@ const JOIN: &str = concat!(
     "with ",
     now!(),
     ", joined as (insert into replica (id, host, version, state, beat, started_at, last_heartbeat_at, \
-         heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms) \
-       select $1, $2, $3, 'active', 1, now, now, $4, $5, ($6::bigint - now) / 1000 from t \
+         heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms, machine) \
+       select $1, $2, $3, 'active', 1, now, now, $4, $5, ($6::bigint - now) / 1000, $8 from t \
        on conflict (id) do nothing returning started_at), \
      logged as (",
     append_event!(),
@@ -90,7 +90,16 @@ impl Replicas for Postgres {
             .renew
             .query(
                 JOIN,
-                &[&replica.id.0, &replica.host, &replica.version, &interval, &timeout, &replica.wall.0, &event],
+                &[
+                    &replica.id.0,
+                    &replica.host,
+                    &replica.version,
+                    &interval,
+                    &timeout,
+                    &replica.wall.0,
+                    &event,
+                    &replica.machine,
+                ],
             )
             .await?;
         let row = rows.first().ok_or_else(|| Error::Bug(format!("joining as {} wrote no row", replica.id)))?;
@@ -191,6 +200,7 @@ pub(super) fn replica_cells(row: &Row, first: usize) -> ReplicaCells {
         heartbeat_interval_us: row.get(first + 7),
         heartbeat_timeout_us: row.get(first + 8),
         clock_skew_ms: row.get(first + 9),
-        running: row.get(first + 10),
+        machine: row.get(first + 10),
+        running: row.get(first + 11),
     }
 }

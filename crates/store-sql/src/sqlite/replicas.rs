@@ -89,8 +89,8 @@ fn join(tx: &Tx<'_>, replica: &NewReplica) -> Outcome<Joined> {
         .connection
         .prepare_cached(
             "insert or ignore into replica (id, host, version, state, beat, started_at, last_heartbeat_at,
-               heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms)
-             values (?1, ?2, ?3, 'active', 1, ?4, ?4, ?5, ?6, ?7)",
+               heartbeat_interval_us, heartbeat_timeout_us, clock_skew_ms, machine)
+             values (?1, ?2, ?3, 'active', 1, ?4, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![
             replica.id.0.into_bytes(),
@@ -100,6 +100,7 @@ fn join(tx: &Tx<'_>, replica: &NewReplica) -> Outcome<Joined> {
             micros(replica.heartbeat_interval),
             micros(replica.heartbeat_timeout),
             clock_skew_ms,
+            replica.machine,
         ])?;
     if joined > 0 {
         tx.append_events(&[line("replica.joined", &replica.id.to_string(), None, None)])?;
@@ -175,6 +176,7 @@ pub(super) fn replica_cells(row: &Row<'_>, first: usize) -> rusqlite::Result<Rep
         heartbeat_interval_us: row.get(first + 7)?,
         heartbeat_timeout_us: row.get(first + 8)?,
         clock_skew_ms: row.get(first + 9)?,
-        running: row.get(first + 10)?,
+        machine: row.get(first + 10)?,
+        running: row.get(first + 11)?,
     })
 }

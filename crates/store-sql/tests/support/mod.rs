@@ -159,6 +159,7 @@ pub(crate) mod steps {
         let replica = NewReplica {
             id,
             host: "here".to_string(),
+            machine: None,
             version: "1".to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(60),

@@ -93,6 +93,7 @@ impl Fixture {
         NewReplica {
             id: ReplicaId(self.next_id()),
             host: "host-1".to_string(),
+            machine: None,
             version: "0.1.0".to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(60),

@@ -8,6 +8,7 @@ use std::time::Duration;
 pub(super) async fn a_replica_joins_active_with_its_own_settings(t: &Fixture) {
     let given = NewReplica {
         host: "a 'host'".to_string(),
+        machine: Some("a \"machine\"".to_string()),
         version: "9.9.9-β".to_string(),
         heartbeat_interval: Duration::from_millis(150),
         heartbeat_timeout: Duration::from_millis(1250),
@@ -15,7 +16,7 @@ pub(super) async fn a_replica_joins_active_with_its_own_settings(t: &Fixture) {
     };
     let joined = t.join(given.clone()).await.expect("join");
     let row = row(t, given.id).await;
-    assert_eq!((row.host, row.version), (given.host, given.version));
+    assert_eq!((row.host, row.machine, row.version), (given.host, given.machine, given.version));
     assert_eq!((row.state, row.beat, row.running), (ReplicaState::Active, 1, 0));
     assert_eq!((row.started_at, row.last_heartbeat_at), (joined.now, joined.now));
     assert_eq!((row.heartbeat_interval, row.heartbeat_timeout), (given.heartbeat_interval, given.heartbeat_timeout));

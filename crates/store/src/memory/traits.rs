@@ -24,6 +24,7 @@ impl Replicas for Memory {
         let row = Replica {
             id: replica.id,
             host: replica.host,
+            machine: replica.machine,
             version: replica.version,
             state: ReplicaState::Active,
             beat: 1,

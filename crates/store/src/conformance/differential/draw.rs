@@ -368,6 +368,7 @@ impl World {
         Op::Join(NewReplica {
             id,
             host: host.to_string(),
+            machine: self.rng.percent(50).then(|| format!("machine of {host}")),
             version: "0.1.0".to_string(),
             heartbeat_interval: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_millis(30_500),

@@ -7,6 +7,7 @@ use crate::term::Color;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Parser, Subcommand, ValueEnum};
 use everbeat_model::time::parse_duration;
+use everbeat_model::{Json, NotJson};
 use serde_json::value::RawValue;
 use std::time::Duration;
 
@@ -589,7 +590,11 @@ fn assignment(text: &str) -> Result<Assignment, String> {
         return Err("it is not NODE=JSON (write it like price=5)".to_string());
     };
     let as_text = || serde_json::value::to_raw_value(value).map_err(|error| error.to_string());
-    let value = serde_json::from_str(value).or_else(|_| as_text())?;
+    let value = match Json::read_text(value) {
+        Ok(_) => serde_json::from_str(value).map_err(|error| error.to_string())?,
+        Err(NotJson::Syntax(_)) => as_text()?,
+        Err(beyond) => return Err(format!("its value {} ({})", beyond.problem(), beyond.hint())),
+    };
     Ok(Assignment { node: node.to_string(), value })
 }
 
@@ -624,6 +629,15 @@ pub(crate) struct EventsArgs {
     /// Only those after the event with this id
     #[arg(long, value_name = "N")]
     pub(crate) after: Option<u64>,
+    /// Only of this kind, like run.failed, or of all kinds of a noun, like run; may be repeated
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Vec<String>,
+    /// Only of what has this id or name; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub(crate) subject: Vec<String>,
+    /// At most so many
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) limit: Option<u64>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

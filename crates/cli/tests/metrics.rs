@@ -56,6 +56,30 @@ fn a_fresh_server_shows_every_family_with_its_meaning() {
     }
 }
 
+#[test]
+fn every_figure_that_an_alert_asks_for_is_there_with_those_labels() {
+    let server = Server::start(Options::default());
+    let metrics = server.get("/metrics");
+    let text = metrics.as_str().unwrap();
+    let rules = fs::read_to_string(root().join("deploy/alerts.yml")).unwrap();
+    let expressions: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert_eq!(expressions.len(), rules.matches("- alert: ").count());
+    for expression in &expressions {
+        assert!(expression.contains("everbeat_"), "{expression}");
+        for (at, _) in expression.match_indices("everbeat_") {
+            let rest = &expression[at..];
+            let end = rest.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            let labels = after.strip_prefix('{').map_or("", |after| after.split('}').next().unwrap());
+            let labels: Vec<&str> = labels.split(',').map(str::trim).filter(|label| !label.is_empty()).collect();
+            let found = text.lines().any(|line| {
+                line.split(['{', ' ']).next() == Some(name) && labels.iter().all(|label| line.contains(label))
+            });
+            assert!(found, "{name} with {labels:?} of {expression} in {text}");
+        }
+    }
+}
+
 /// Rust files of the crates themselves, tests apart.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -3,7 +3,7 @@
 use crate::env::within;
 use crate::life::{Life, Phase, Turn};
 use crate::sweep;
-use everbeat_model::run::{COMMAND, lane_on};
+use everbeat_model::run::{COMMAND, Claimed, lane_on};
 use everbeat_model::{BootInstant, Hole};
 use everbeat_store::Claim;
 use std::collections::BTreeMap;
@@ -70,6 +70,7 @@ pub(crate) async fn run(life: Arc<Life>, lane: Lane) {
                     }
                     Ok(claimed) => {
                         metrics::counter!("everbeat_runs_claimed_total").increment(claimed.len() as u64);
+                        measure(&life, &claimed);
                         let full = claimed.len() == limit;
                         for claimed in claimed {
                             rates.spend(&claimed.spec.queue);
@@ -150,6 +151,16 @@ fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
         (name.clone(), concurrency.min(rates.allowance(name)))
     });
     Some(Claim { replica: life.id, limit, tasks: tasks.collect(), queues: queues.collect() })
+}
+
+/// How long these waited: from when they could first be claimed, or since they were lost.
+fn measure(life: &Life, claimed: &[Claimed]) {
+    let waits = metrics::histogram!("everbeat_run_wait_seconds");
+    for first in claimed.iter().filter(|claimed| claimed.lease.attempt == 1) {
+        waits.record(first.lease.granted_at.since(first.due_at).as_secs_f64());
+    }
+    let runs = claimed.iter().map(|claimed| claimed.lease.run_id);
+    life.core.losses.claimed(runs, life.core.env.boot());
 }
 
 /// Token buckets of the queues that have a rate; each holds at most one second's worth.

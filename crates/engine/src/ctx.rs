@@ -44,6 +44,8 @@ pub enum Stop {
     TooLarge,
     #[error("the store cannot hold the value")]
     Unstorable,
+    #[error("the value is nested too deeply; nest at most 100 levels")]
+    TooDeep,
 }
 
 /// Larger checkpoints and results are refused: they belong into a file or an object store.
@@ -108,6 +110,8 @@ impl Ctx {
         if value.as_str().len() > MOST_VALUE_BYTES {
             return Err(Stop::TooLarge);
         }
+        // What was made here has no other bound to break.
+        value.check().map_err(|_beyond| Stop::TooDeep)?;
         self.signer.checkpoint(&self.entry, value).await?;
         self.check()
     }

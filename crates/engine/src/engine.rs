@@ -1,6 +1,7 @@
 use crate::advance::{Ask, ReplicaPlanner};
 use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};
+use crate::figures::Losses;
 use crate::jobs::Jobs;
 use crate::life::Life;
 use crate::perform::Entry;
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     pub(crate) jobs: Jobs,
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
+    pub(crate) losses: Losses,
     pub(crate) enqueues: Batcher<Enqueue>,
     pub(crate) starts: Batcher<Start>,
     pub(crate) asks: Batcher<Ask>,
@@ -90,6 +92,7 @@ impl Engine {
             jobs: Jobs::default(),
             clock,
             waiters: Waiters::default(),
+            losses: Losses::default(),
             enqueues,
             starts,
             asks,

@@ -143,13 +143,11 @@ fn judgement(entry: &Entry, now: BootInstant, lag: Duration) -> Option<Judged> {
 
 /// Settles the attempt as judged and stops its performer, which keeps its slot until it has ended.
 async fn condemn(life: &Arc<Life>, entry: &Arc<Entry>, ending: Ending, draft: Draft, grace: Duration) {
-    let counted = (draft.judgement.as_str(), draft.reason);
     match entry.condemn(ending, Some(draft)) {
         Condemned::Already => return,
         Condemned::AfterItsEnd => {}
         Condemned::Now(ending, draft) => life.settle(entry, ending, draft).await,
     }
-    metrics::counter!("everbeat_verdicts_total", "judgement" => counted.0, "reason" => counted.1).increment(1);
     if grace.is_zero() {
         entry.kill(Stop::Judged);
         return;

@@ -16,6 +16,7 @@ mod env;
 mod error;
 mod executions;
 mod explain;
+mod figures;
 mod find;
 mod graphs;
 mod handler;

@@ -9,7 +9,7 @@ use crate::locks::LockGuard;
 use crate::perform::{Condemned, Entry, Table};
 use crate::settle::{Draft, Ended};
 use crate::sign::Signer;
-use crate::{Ctx, Failure, Stop, advance, attend, claim, jobs, judge, renew, settle, sign, sweep};
+use crate::{Ctx, Failure, Stop, advance, attend, claim, figures, jobs, judge, renew, settle, sign, sweep};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
@@ -521,6 +521,7 @@ impl Life {
             }
         }
         metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
+        fenced.iter().for_each(|verdict| figures::judged(verdict.judgement, &verdict.reason));
         for chunk in fenced.chunks(FENCED_BATCH) {
             if let Err(error) = self.call(self.core.store.record(chunk.to_vec())).await {
                 tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
@@ -645,7 +646,7 @@ fn stopped_or_failed(failure: &Failure) -> Ending {
     match failure.stopped {
         Some(Stop::Cancelled) => Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request"),
         Some(Stop::Draining) => Ending::because(Outcome::Released, "draining", "the replica drains"),
-        Some(Stop::TooLarge | Stop::Unstorable) => Ending::failed(&failure.message, true),
+        Some(Stop::TooLarge | Stop::TooDeep | Stop::Unstorable) => Ending::failed(&failure.message, true),
         Some(Stop::Fenced | Stop::Judged) | None => Ending::failed(&failure.message, failure.permanent),
     }
 }
@@ -654,7 +655,10 @@ fn bounded(result: Json) -> Ending {
     if result.as_str().len() > MOST_VALUE_BYTES {
         return Ending::failed("the result is larger than 4 MiB; store it elsewhere and return where", true);
     }
-    Ending::succeeded(result)
+    match result.check() {
+        Ok(()) => Ending::succeeded(result),
+        Err(beyond) => Ending::failed(&format!("the result {}: {}", beyond.problem(), beyond.hint()), true),
+    }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -45,6 +45,9 @@ impl Kind {
 /// Requests are answered, and calls return, within these, in seconds.
 const SHORT: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
+/// Work waits, and the dead are found, within these.
+const LONG: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0];
+
 const fn counter(name: &'static str, help: &'static str, series: Series) -> Family {
     Family { name, kind: Kind::Counter, unit: Unit::Count, help, series }
 }
@@ -62,8 +65,16 @@ use Series::{Each, One, Read, Rows};
 /// In alphabetical order. Counters end in `_total`; units are seconds and bytes, and stand in the name.
 pub const FAMILIES: &[Family] = &[
     counter("everbeat_attempts_total", "Attempts that ended", Each("outcome", OUTCOMES)),
+    seconds(
+        "everbeat_detection_seconds",
+        LONG,
+        "Time from the last sign of life of a replica or a job's shim to the verdict that it is lost",
+        Each("subject", WATCHED),
+    ),
     counter("everbeat_execution_looks_total", "Executions looked at since something of theirs was due", One),
     counter("everbeat_fenced_writes_total", "Results of attempts that no longer held their lease", One),
+    gauge("everbeat_http_connections", "Open connections", One),
+    counter("everbeat_http_connections_evicted_total", "Idle connections that were closed to make room", One),
     seconds(
         "everbeat_http_request_duration_seconds",
         SHORT,
@@ -75,19 +86,45 @@ pub const FAMILIES: &[Family] = &[
         "Requests answered",
         Rows(&["method", "path", "status"], &[&["GET", "/metrics", "200"]]),
     ),
+    gauge("everbeat_invariant_violations", "Broken guarantees that the last check through this server found", One),
+    counter("everbeat_job_exits_total", "Attempts of jobs and of other commands that ended", Each("outcome", OUTCOMES)),
     gauge("everbeat_jobs_dead", "Jobs watched over here whose sentinels are older than jobs.dead_after", One),
     counter("everbeat_jobs_hung_total", "Shims that held their lock and did not answer", One),
     gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
     gauge("everbeat_jobs_stale", "Jobs watched over here whose sentinels are older than jobs.stale_after", One),
     gauge("everbeat_queues_paused", "Queues from which nothing is claimed", Read(&[])),
+    Family {
+        name: "everbeat_ready_age_seconds",
+        kind: Kind::Gauge,
+        unit: Unit::Seconds,
+        help: "For how long the run that waits longest could have been claimed",
+        series: Read(&["queue"]),
+    },
+    seconds(
+        "everbeat_recovery_seconds",
+        LONG,
+        "Time from the verdict that an attempt is lost to the beginning of the next one on the same replica",
+        One,
+    ),
     counter("everbeat_renewal_failures_total", "Renewals of this replica that the store did not acknowledge", One),
     gauge("everbeat_replicas", "Replicas; those that are gone until they are forgotten", Read(&["state"])),
     gauge("everbeat_runs", "Unfinished runs", Read(&["queue", "state"])),
+    seconds(
+        "everbeat_run_wait_seconds",
+        LONG,
+        "Time that runs waited for their first attempt since they were due",
+        One,
+    ),
     counter("everbeat_runs_claimed_total", "Runs that this replica took", One),
     counter("everbeat_runs_enqueued_total", "Runs that were accepted here", One),
     gauge("everbeat_slots", "Runs that this replica performs at most", Read(&[])),
     gauge("everbeat_slots_taken", "Runs that hold a slot here", Read(&[])),
     gauge("everbeat_store_up", "Whether the store answered this scrape", Read(&[])),
+    counter(
+        "everbeat_suspicions_refuted_total",
+        "Replicas and shims that were silent, suspected, and heard of again",
+        Each("subject", WATCHED),
+    ),
     counter(
         "everbeat_verdicts_total",
         "Judgements of this replica",
@@ -96,8 +133,24 @@ pub const FAMILIES: &[Family] = &[
             &[
                 &["lost", "lock_released"],
                 &["lost", "replica_silent"],
+                &["lost", "replica_died"],
+                &["lost", "replica_left"],
+                &["lost", "replica_unknown"],
                 &["lost", "attempt_silent"],
+                &["lost", "fenced"],
                 &["lost", "isolated"],
+                &["lost", "shim_died"],
+                &["lost", "shim_hung"],
+                &["lost", "shim_terminated"],
+                &["lost", "start_unclear"],
+                &["lost", "rebooted"],
+                &["lost", "folder_gone"],
+                &["lost", "unreadable"],
+                &["lost", "forgotten"],
+                &["lost", "host_away"],
+                &["fenced", "late_result"],
+                &["fenced", "late_return"],
+                &["fenced", "replica_dead"],
                 &["stalled", "no_progress"],
                 &["timed_out", "deadline"],
                 &["cancelled", "cancel_grace"],
@@ -106,6 +159,7 @@ pub const FAMILIES: &[Family] = &[
     ),
 ];
 
+const WATCHED: &[&str] = &["replica", "shim"];
 const OUTCOMES: &[&str] = &["succeeded", "failed", "lost", "timed_out", "stalled", "cancelled", "released"];
 
 /// The family of that name.
@@ -161,7 +215,7 @@ mod tests {
         for Family { name, kind, unit, help, .. } in FAMILIES {
             assert!(name.starts_with("everbeat_") && !help.is_empty(), "{name}");
             assert_eq!(matches!(kind, Kind::Counter), name.ends_with("_total"), "{name}");
-            assert_eq!(*unit == Unit::Seconds, name.ends_with("_seconds"), "{name}");
+            assert_eq!(*unit == Unit::Seconds, name.trim_end_matches("_total").ends_with("_seconds"), "{name}");
             assert_eq!(*unit == Unit::Bytes, name.trim_end_matches("_total").ends_with("_bytes"), "{name}");
             for part in ["_ms", "_millis", "_minutes", "_count", "_sum", "_bucket"] {
                 assert!(!name.ends_with(part), "{name}");

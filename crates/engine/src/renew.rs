@@ -2,11 +2,12 @@
 //!
 //! Whoever is not freshly renewed may not judge.
 
+use crate::figures::{self, Watched};
 use crate::life::{Life, Phase, Trouble};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::watch::{Look, Silent};
-use everbeat_model::{Hole, Json, Replica, ReplicaId, Verdict, VerdictId};
+use everbeat_model::{Hole, Json, Replica, Verdict, VerdictId};
 use everbeat_store::Renewal;
 use futures_util::FutureExt;
 use std::sync::{Arc, PoisonError};
@@ -117,7 +118,7 @@ pub(crate) async fn observe(life: &Life) {
     let proven: Vec<&Replica> =
         replicas.iter().filter(|replica| replica.id != life.id && proven_dead(life, replica)).collect();
     for replica in &proven {
-        bury(life, replica.id, None, lock_verdict(life, replica)).await;
+        bury(life, replica, None, lock_verdict(life, replica)).await;
     }
     let look = Look {
         sent,
@@ -127,11 +128,15 @@ pub(crate) async fn observe(life: &Life) {
         me: life.id,
         replicas: &replicas,
     };
-    let silent = life.watch.lock().unwrap_or_else(PoisonError::into_inner).look(&look);
+    let (silent, refuted) = {
+        let mut watch = life.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        (watch.look(&look), watch.take_refuted())
+    };
+    figures::refuted(Watched::Replica, refuted);
     let may_judge = pulse.connected() || core.settings.hole == Some(Hole::UnrenewedJudge);
     for silent in silent.into_iter().filter(|_| may_judge) {
         if let Some(replica) = replicas.iter().find(|replica| replica.id == silent.id) {
-            bury(life, silent.id, Some(silent.beat), silence_verdict(life, replica, &silent)).await;
+            bury(life, replica, Some(silent.beat), silence_verdict(life, replica, &silent)).await;
         }
     }
 }
@@ -144,12 +149,13 @@ fn proven_dead(life: &Life, replica: &Replica) -> bool {
             && core.locks.as_ref().and_then(|locks| locks.released(replica.id)) == Some(true))
 }
 
-async fn bury(life: &Life, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) {
-    let reason = verdict.reason.clone();
+async fn bury(life: &Life, dead: &Replica, beat: Option<u64>, verdict: Verdict) {
+    let (replica, reason) = (dead.id, verdict.reason.clone());
     match life.call(life.core.store.bury(replica, beat, verdict)).await {
         Ok(true) => {
-            tracing::warn!(dead = %replica, judged_by = %life.id, reason, "replica is dead");
-            metrics::counter!("everbeat_verdicts_total", "judgement" => "lost", "reason" => reason).increment(1);
+            tracing::warn!(dead = %replica, judged_by = %life.id, %reason, "replica is dead");
+            figures::judged(Judgement::Lost, &reason);
+            figures::detected(Watched::Replica, life.core.now().since(dead.last_heartbeat_at));
             life.sweep_now.notify_one();
         }
         Ok(false) => tracing::debug!(%replica, "not buried: it beat again, or another was faster"),

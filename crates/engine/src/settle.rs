@@ -1,6 +1,7 @@
 //! Ends attempts, in batches, each under its own lease. Whatever is waiting goes out whenever the
 //! writer is free.
 
+use crate::figures;
 use crate::life::{Life, Phase, Turn};
 use crate::perform::Entry;
 use crate::waiters::Awaited;
@@ -206,11 +207,22 @@ async fn forget_settled(life: &Life, waiting: &mut Vec<Ended>) -> Result<(), Sto
 /// Tells whom the end of an attempt may concern here.
 fn told(life: &Life, ended: &Ended) {
     let claimed = &ended.entry.claimed;
+    if let Some(draft) = &ended.draft {
+        figures::judged(draft.judgement, draft.reason);
+    }
+    if ended.ending.outcome == Outcome::Lost {
+        life.core.losses.lost(claimed.lease.run_id, life.core.env.boot());
+    }
+    if ended.entry.detached() {
+        metrics::counter!("everbeat_job_exits_total", "outcome" => ended.ending.outcome.as_str()).increment(1);
+    }
     life.core.waiters.tell(Awaited::Run(claimed.lease.run_id));
     if claimed.spec.parent.is_some() {
         life.core.noted.notify_one();
     }
 }
+
+const LATE: &str = "late_result";
 
 async fn record_fenced(life: &Life, late: Vec<Ended>) {
     let mut fenced = Vec::new();
@@ -225,12 +237,13 @@ async fn record_fenced(life: &Life, late: Vec<Ended>) {
         return;
     }
     metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
+    fenced.iter().for_each(|_| figures::judged(Judgement::Fenced, LATE));
     let verdicts = fenced.iter().map(|ended| {
         let lease = &ended.entry.claimed.lease;
         tracing::warn!(run = %lease.run_id, attempt = lease.attempt, "a late result was fenced");
         let draft = Draft {
             judgement: Judgement::Fenced,
-            reason: "late_result",
+            reason: LATE,
             evidence: serde_json::json!({
                 "replica_id": life.id,
                 "outcome": ended.ending.outcome,

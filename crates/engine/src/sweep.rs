@@ -1,5 +1,6 @@
 //! Idempotent passes that take no input and find what hints and answers missed.
 
+use crate::figures;
 use crate::jobs::{self, Absent};
 use crate::life::{Begun, Life, Phase, Turn};
 use everbeat_model::settle::decide;
@@ -112,7 +113,14 @@ async fn take_over(life: &Life) -> Result<(), StoreError> {
         }
         let rescues: Vec<Settlement> =
             orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).collect();
+        let reasons: Vec<String> =
+            rescues.iter().filter_map(|rescue| rescue.verdict.as_ref()).map(|verdict| verdict.reason.clone()).collect();
         let answers = life.call_in(Turn::Sweep, life.core.store.settle(rescues)).await?;
+        let done = answers.iter().zip(orphans.iter().zip(&reasons)).filter(|(answer, _)| **answer == Settled::Done);
+        for (_, (held, reason)) in done {
+            figures::judged(Judgement::Lost, reason);
+            life.core.losses.lost(held.lease.run_id, life.core.env.boot());
+        }
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
         metrics::counter!("everbeat_attempts_total", "outcome" => "lost").increment(returned as u64);
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");

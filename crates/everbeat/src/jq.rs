@@ -1,4 +1,4 @@
-use everbeat_model::{Json, StoreTime};
+use everbeat_model::{Json, NotJson, StoreTime};
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, data, unwrap_valr};
 use jaq_json::{Val, read};
@@ -88,7 +88,11 @@ fn evaluate(program: &str, input: &Json, now: Option<f64>) -> Result<Json, Strin
         if outputs.len() == MOST_OUTPUTS {
             return Err(refuse("gives too many outputs; collect them with [ … ] or limit them"));
         }
-        outputs.push(Json::parse(&output.to_string()).map_err(|_| refuse("gives an output that is not JSON"))?);
+        let said = |error: NotJson| match error {
+            NotJson::Syntax(_) => refuse("gives an output that is not JSON"),
+            beyond => refuse(&format!("gives an output that {}: {}", beyond.problem(), beyond.hint())),
+        };
+        outputs.push(Json::read_text(&output.to_string()).map_err(said)?);
     }
     Ok(match outputs.len() {
         0 => Json::null(),

@@ -350,6 +350,32 @@ async fn a_result_or_checkpoint_that_is_too_large_fails_the_run_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_result_or_checkpoint_that_is_nested_too_deeply_fails_the_run_for_good() {
+    let deep = |levels: usize| (1..levels).fold(json!([]), |inner, _| json!([inner]));
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("deep", move |ctx: Ctx, (levels, checkpoint): (usize, bool)| async move {
+                if checkpoint {
+                    ctx.checkpoint(&deep(levels)).await?;
+                }
+                Ok::<_, Failure>(if checkpoint { json!(null) } else { deep(levels) })
+            })
+            .start()
+            .await
+            .unwrap();
+        for checkpoint in [false, true] {
+            let run = engine.submit("deep", &(100, checkpoint)).await.unwrap().wait().await.unwrap().run;
+            assert_eq!(run.state, RunState::Succeeded, "{run:?}");
+            let run = engine.submit("deep", &(101, checkpoint)).await.unwrap().wait().await.unwrap().run;
+            assert_eq!((run.state, run.attempt), (RunState::Failed, 1), "{run:?}");
+            assert!(run.error.unwrap().as_str().contains("nested too deeply"), "{checkpoint}");
+        }
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_engine_lets_go_of_its_file_and_its_work_goes_on_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("everbeat.db").display());

@@ -27,7 +27,7 @@ pub use error::Invalid;
 pub use event::Event;
 pub use hole::Hole;
 pub use id::{ExecutionId, ReplicaId, RunId, Token, VerdictId};
-pub use json::Json;
+pub use json::{Json, NotJson};
 pub use lease::Lease;
 pub use policy::{Policy, PolicyPatch};
 pub use replica::Replica;

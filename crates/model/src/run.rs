@@ -180,6 +180,8 @@ pub struct Claimed {
     /// Including this attempt's number.
     pub standing: Standing,
     pub checkpoint: Option<Json>,
+    /// When it could first have been claimed: when it was accepted, or the time it was to wait for.
+    pub due_at: StoreTime,
 }
 
 const NAME_LIMIT: usize = 200;

@@ -69,6 +69,8 @@ pub struct Watch {
     last_received: Option<BootInstant>,
     /// A reading or a renewal failed since the last reading.
     outage: bool,
+    /// Suspects that beat again since it was last asked.
+    refuted: u64,
     hole: Option<Hole>,
 }
 
@@ -108,6 +110,8 @@ impl Watch {
                 doubted_at: None,
             });
             if (sighting.beat, sighting.stamp) != (row.beat, row.last_heartbeat_at) {
+                // Where the observer itself was away, it suspected nobody.
+                self.refuted += u64::from(!afresh && sighting.suspect(look.sent));
                 *sighting = Sighting {
                     beat: row.beat,
                     stamp: row.last_heartbeat_at,
@@ -131,6 +135,11 @@ impl Watch {
     /// A reading or a renewal failed: the store, or the way to it, is out.
     pub fn failed(&mut self) {
         self.outage = true;
+    }
+
+    /// How many suspects have beaten again since this was last asked.
+    pub fn take_refuted(&mut self) -> u64 {
+        std::mem::take(&mut self.refuted)
     }
 
     /// How often to renew and to look: often enough for whoever has the shortest patience. An observer
@@ -255,6 +264,20 @@ mod tests {
         }
         assert_eq!(look(&mut watch, 1000, &[replica(1, 7)]), [1]);
         assert!(look(&mut watch, 1200, &[replica(1, 8)]).is_empty());
+    }
+
+    #[test]
+    fn a_suspect_that_beats_again_refutes_the_suspicion_once() {
+        let mut watch = Watch::default();
+        for (now, beat) in [(0, 7), (200, 8), (400, 8), (600, 8)] {
+            look(&mut watch, now, &[replica(1, beat)]);
+        }
+        assert_eq!(watch.take_refuted(), 0, "neither a beat nor silence refutes");
+        look(&mut watch, 800, &[replica(1, 9)]);
+        assert_eq!((watch.take_refuted(), watch.take_refuted()), (1, 0));
+        // This observer was away itself: it suspected nobody.
+        look(&mut watch, 3000, &[replica(1, 20)]);
+        assert_eq!(watch.take_refuted(), 0);
     }
 
     #[test]

@@ -3,9 +3,12 @@ use crate::auth::Guard;
 use crate::limits::{MOST_FOLLOWERS, MOST_STREAMS, MOST_WAITS, RateLimit};
 use crate::problem::{Kind, Problem, Result};
 use everbeat_engine::Engine;
+use everbeat_model::BootInstant;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use std::time::Duration;
+use tokio::sync::{Mutex, Semaphore, watch};
 
 /// What every handler shares.
 #[derive(Clone)]
@@ -21,19 +24,24 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) followers: Arc<Semaphore>,
     pub(crate) waits: Semaphore,
+    /// When the ages of what waits were last looked up, and what they were.
+    pub(crate) ready_ages: Mutex<Option<(BootInstant, BTreeMap<String, Duration>)>>,
 }
 
 impl App {
     pub(crate) fn new(engine: Engine, config: Config, closing: watch::Receiver<bool>) -> App {
+        let connections = config.connections;
         App(Arc::new(Shared {
             engine,
             guard: Guard::new(&config),
             rate_limit: config.rate_limit.map(RateLimit::new),
             config,
             closing,
-            streams: Arc::new(Semaphore::new(MOST_STREAMS)),
-            followers: Arc::new(Semaphore::new(MOST_FOLLOWERS)),
-            waits: Semaphore::new(MOST_WAITS),
+            // Each takes a connection for long; together they leave some to everybody else.
+            streams: Arc::new(Semaphore::new(MOST_STREAMS.min(connections.div_ceil(8)))),
+            followers: Arc::new(Semaphore::new(MOST_FOLLOWERS.min(connections.div_ceil(8)))),
+            waits: Semaphore::new(MOST_WAITS.min(connections.div_ceil(2))),
+            ready_ages: Mutex::default(),
         }))
     }
 

@@ -6,8 +6,8 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
-use everbeat_model::Invalid;
 use everbeat_model::error::nearest;
+use everbeat_model::{Invalid, Json, NotJson};
 use http_body_util::BodyExt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
@@ -111,6 +111,12 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Err(error) => error,
     };
     if error.classify() != Category::Data {
+        if let Ok(text) = std::str::from_utf8(bytes)
+            && let Err(beyond) = Json::read_text(text)
+            && NotJson::BEYOND.contains(&beyond)
+        {
+            return Err(Problem::about(Kind::InvalidValue, beyond.about("the body", text)));
+        }
         let invalid =
             Invalid::new("body", around(bytes, &error), format!("is not valid JSON: {error}"), "send one JSON object");
         return Err(Problem::about(Kind::MalformedRequest, invalid));
@@ -159,6 +165,9 @@ fn complain(words: &str, path: &[Segment], body: &Value) -> Problem {
         return Problem::about(Kind::InvalidValue, Invalid::new(field, "nothing", "is missing", "add it"));
     }
     let field = if path.is_empty() { "the body".to_string() } else { dotted(path) };
+    if let Some(beyond) = NotJson::BEYOND.iter().find(|beyond| words == beyond.problem()) {
+        return Problem::about(Kind::InvalidValue, beyond.about(&field, "more than can be shown"));
+    }
     let value = found(path, body).map_or_else(String::new, Value::to_string);
     let problem = format!("cannot be accepted: {words}");
     Problem::about(Kind::InvalidValue, discreet(Invalid::new(field, value, problem, remedy(words))))
@@ -171,7 +180,6 @@ fn remedy(words: &str) -> &'static str {
         "a string" => "use a text in quotes",
         "a sequence" => "use a list",
         "an object" => "use an object; its shape is described at /openapi.json",
-        _ if words.contains("nested too deeply") => "nest at most 100 levels",
         _ if words.starts_with("duplicate field") => "give each field once",
         _ => "the shape is described at /openapi.json",
     }

@@ -34,7 +34,7 @@ impl From<Violation> for ViolationJson {
 #[utoipa::path(get, path = "/api/admin/invariants", tag = "admin", responses((status = 200, body = Invariants)))]
 pub(crate) async fn check_invariants(State(app): State<App>, params: Params) -> Result<Json<Invariants>> {
     params.only(&[])?;
-    let audit = app.engine.store().audit().await?;
+    let audit = app.engine.audit().await?;
     let violations = audit.violations.into_iter().map(ViolationJson::from).collect();
     Ok(Json(Invariants { checked: audit.checked, violations }))
 }

@@ -11,8 +11,10 @@ use everbeat_model::Replica;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::ReplicaState;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Figures in Prometheus' text format: what was counted since the start, and what is now.
 #[utoipa::path(get, path = "/metrics", tag = "health",
@@ -89,12 +91,45 @@ async fn now(app: &App, text: &mut String) {
     show(text, "everbeat_store_up", [(String::new(), up)]);
     let paused = queues.as_ref().map(|queues| (String::new(), queues.iter().filter(|queue| queue.paused).count()));
     show(text, "everbeat_queues_paused", paused);
+    let ages = ready_ages(app).await.unwrap_or_default();
+    let aged = queues.as_ref().ok().map(|queues| by_age(queues, &ages));
+    show(text, "everbeat_ready_age_seconds", aged.into_iter().flatten());
     show(text, "everbeat_runs", queues.map(by_state).unwrap_or_default());
     let count = |replicas: &[Replica], state: ReplicaState| {
         (format!("state=\"{}\"", state.as_str()), replicas.iter().filter(|replica| replica.state == state).count())
     };
     let by_state = replicas.map(|replicas| ReplicaState::ALL.map(|state| count(&replicas, state)));
     show(text, "everbeat_replicas", by_state.into_iter().flatten());
+}
+
+/// The ages of what waits are looked up this often at most, however many ask.
+const AGES_KEPT: Duration = Duration::from_secs(5);
+
+/// By queue, as they were when they were last looked up, or a moment ago.
+async fn ready_ages(app: &App) -> Option<BTreeMap<String, Duration>> {
+    // Whoever comes while somebody looks takes that answer.
+    let mut kept = app.ready_ages.lock().await;
+    let now = app.engine.env().boot();
+    match &*kept {
+        Some((at, ages)) if now.since(*at) < AGES_KEPT => Some(ages.clone()),
+        _ => {
+            let ages = app.engine.store().ready_ages().await.ok()?;
+            *kept = Some((now, ages.clone()));
+            Some(ages)
+        }
+    }
+}
+
+fn by_age(queues: &[Queue], ages: &BTreeMap<String, Duration>) -> Vec<(String, f64)> {
+    let names = queues.iter().map(|queue| queue.name.as_str()).filter(|name| *name != DEFAULT_QUEUE);
+    let named = [DEFAULT_QUEUE].into_iter().chain(names).take(MOST_QUEUES);
+    named
+        .map(|name| (format!("queue=\"{}\"", escaped(name)), ages.get(name).map_or(0.0, Duration::as_secs_f64)))
+        .collect()
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn by_state(mut queues: Vec<Queue>) -> Vec<(String, u64)> {
@@ -114,7 +149,7 @@ fn by_state(mut queues: Vec<Queue>) -> Vec<(String, u64)> {
         });
     }
     let lines = |queue: Queue| {
-        let name = queue.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let name = escaped(&queue.name);
         [("scheduled", queue.scheduled), ("ready", queue.ready), ("running", queue.running)]
             .map(|(state, count)| (format!("queue=\"{name}\",state=\"{state}\""), count))
     };

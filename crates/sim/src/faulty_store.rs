@@ -346,6 +346,10 @@ impl Queues for FaultyStore {
         self.call("ahead", move |store| async move { store.ahead(&spec, run, limit).await }).await
     }
 
+    async fn ready_ages(&self) -> Result<BTreeMap<String, Duration>> {
+        self.call("ready_ages", move |store| async move { store.ready_ages().await }).await
+    }
+
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
         let queue = queue.to_string();
         self.call("pause", move |store| async move { store.pause(&queue, paused).await }).await

@@ -30,7 +30,7 @@ pub use executions::{
 pub use graphs::{Applied, Definition, Graphs};
 pub use ids::{Ids, Noun};
 pub use memory::Memory;
-pub use queues::Queues;
+pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
     Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, Promoted, Reopened, RunFilter, Runs, Sign, Signed, Which,

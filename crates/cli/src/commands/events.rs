@@ -25,7 +25,8 @@ enum Ended {
 
 /// Prints the events that are kept; with `--follow`, those that happen from now on.
 pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
-    let mut reading = Reading { to, follow: asked.follow, last: asked.after, gaps: asked.after.is_some() };
+    let mut reading =
+        Reading { to, asked, follow: asked.follow, last: asked.after, left: asked.limit, gaps: asked.after.is_some() };
     if !asked.follow {
         reading.last = Some(asked.after.unwrap_or(0));
         reading.stream()?;
@@ -35,6 +36,7 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
     loop {
         match reading.stream() {
             Ok(Ended::Enough) => return Ok(exit::DONE),
+            Ok(Ended::Over) if reading.left == Some(0) => return Ok(exit::DONE),
             // Streams have an end; what follows is on the next one.
             Ok(Ended::Over) => {
                 (met, told) = (true, false);
@@ -54,9 +56,12 @@ pub(crate) fn read(to: &To, asked: &EventsArgs) -> Result<u8, Failure> {
 
 struct Reading<'a> {
     to: &'a To,
+    asked: &'a EventsArgs,
     follow: bool,
     /// The last event seen; none: from now on.
     last: Option<u64>,
+    /// So many more are asked for.
+    left: Option<u64>,
     /// Whether events that are no longer kept are missed.
     gaps: bool,
 }
@@ -67,6 +72,10 @@ impl Reading<'_> {
         let after = self.last.map(|id| id.to_string());
         let mut query = vec![("follow", if self.follow { "true" } else { "false" })];
         query.extend(after.as_deref().map(|after| ("after", after)));
+        query.extend(self.asked.kind.iter().map(|kind| ("kind", kind.as_str())));
+        query.extend(self.asked.subject.iter().map(|subject| ("subject", subject.as_str())));
+        let limit = self.left.map(|left| left.to_string());
+        query.extend(limit.as_deref().map(|limit| ("limit", limit)));
         let lines = lines(self.to.client.stream("/api/v1/events", &query, SILENCE)?);
         let mut message = Message::default();
         loop {
@@ -96,6 +105,7 @@ impl Reading<'_> {
         }
         self.gaps = true;
         self.last = message.id.or(self.last);
+        self.left = self.left.map(|left| left.saturating_sub(1));
         output::print(&if self.to.json() { message.data.clone() } else { line(&event) })
     }
 }

@@ -7,7 +7,7 @@ use crate::exit::{self, Failure};
 use crate::spinner::Spinner;
 use crate::{clock, interrupt, output, term, waiting};
 use everbeat_model::time::parse_duration;
-use everbeat_model::{Invalid, StoreTime};
+use everbeat_model::{Invalid, Json, NotJson, StoreTime};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::io::Read;
@@ -110,10 +110,15 @@ pub(super) fn json(flag: &str, given: &str) -> Result<Box<RawValue>, Failure> {
         }
         None => given.to_string(),
     };
-    serde_json::from_str(&text).map_err(|error| {
-        let hint = "give one JSON value; text needs double quotes inside single ones, like '\"hello\"'";
-        Failure::usage(&Invalid::new(flag, text.trim(), format!("is not valid JSON: {error}"), hint))
-    })
+    let refused = |error: NotJson| {
+        let hint = match error {
+            NotJson::Syntax(_) => "give one JSON value; text needs double quotes inside single ones, like '\"hello\"'",
+            _ => error.hint(),
+        };
+        Failure::usage(&Invalid::new(flag, text.trim(), error.problem(), hint))
+    };
+    Json::read_text(&text).map_err(refused)?;
+    serde_json::from_str(&text).map_err(|error| refused(NotJson::Syntax(error.to_string())))
 }
 
 fn unreadable(flag: &str, given: &str, error: &std::io::Error) -> Failure {

@@ -4,6 +4,7 @@
 use super::Found;
 use super::recover::end;
 use crate::env::within;
+use crate::figures::{self, Watched};
 use crate::life::Life;
 use crate::perform::Entry;
 use crate::settle::Draft;
@@ -13,7 +14,7 @@ use everbeat_model::job::{self, Command, Exit};
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Json, NotJson, Outcome};
 use everbeat_store::{Held, Which};
 use serde_json::json;
 use std::io;
@@ -33,7 +34,7 @@ pub(crate) async fn perform(life: &Life, entry: &Arc<Entry>) -> Ended {
         return (Ending::because(Outcome::Released, "task_unknown", "this replica performs no commands"), None);
     };
     let attempt = attempt_of(&entry.claimed);
-    let mut watch = Watch { life, entry, shims, attempt, heard: None, hung: None, unclear: None };
+    let mut watch = Watch { life, entry, shims, attempt, heard: None, parted: None, hung: None, unclear: None };
     let ended = if entry.taken_over { watch.go_on().await } else { watch.begin().await };
     let outcome = ended.0.outcome;
     if outcome == Outcome::Lost {
@@ -49,6 +50,8 @@ struct Watch<'a> {
     shims: &'a Arc<dyn Shims>,
     attempt: JobAttempt,
     heard: Option<Beat>,
+    /// When its shim let go of the connection.
+    parted: Option<BootInstant>,
     /// Its shim does not answer: what its sentinel said, since when that stands, and when it was last seen.
     hung: Option<Silence>,
     /// Since when it cannot be understood.
@@ -164,7 +167,9 @@ impl Watch<'_> {
             };
             let ended = match finding {
                 Finding::Live(beat) => {
-                    self.hung = None;
+                    if self.hung.take().is_some() {
+                        figures::refuted(Watched::Shim, 1);
+                    }
                     self.life.core.jobs.has_started(self.attempt.job);
                     self.found(Found::Reattached, || "it never stopped".to_string());
                     self.hear(beat);
@@ -302,7 +307,10 @@ impl Watch<'_> {
                         heard = env.boot();
                         self.hear(beat);
                     }
-                    JobEvent::Over => return,
+                    JobEvent::Over => {
+                        self.parted = Some(env.boot());
+                        return;
+                    }
                 },
                 // A connection may stand although nobody is behind it any more: ask.
                 () = quiet => return,
@@ -485,6 +493,8 @@ impl Watch<'_> {
     }
 
     fn lost(&self, reason: &'static str, message: &str) -> Ended {
+        let seen = self.parted.unwrap_or_else(|| self.entry.vital().last_beat);
+        figures::detected(Watched::Shim, self.life.core.env.boot().since(seen));
         let evidence = json!({
             "lock": "free",
             "exit_record": "none",
@@ -579,7 +589,12 @@ impl Watch<'_> {
         }
         let text = String::from_utf8_lossy(&chunk.bytes);
         let text = text.trim();
-        Ok(Json::parse(text).unwrap_or_else(|_| Json::of(text)))
+        match Json::read_text(text) {
+            Ok(value) => Ok(value),
+            Err(NotJson::Syntax(_)) => Ok(Json::of(text)),
+            // It is JSON; as text it would be something else than what was meant.
+            Err(beyond) => Err(format!("what it printed {}: {}", beyond.problem(), beyond.hint())),
+        }
     }
 
     fn found(&self, found: Found, detail: impl FnOnce() -> String) {

@@ -5,7 +5,7 @@ use super::Found;
 use crate::engine::lock;
 use crate::life::{Life, Phase, Turn};
 use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason};
-use crate::{Stop, renew, sweep};
+use crate::{Stop, figures, renew, sweep};
 use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -141,7 +141,8 @@ pub(crate) fn go_on(life: &Arc<Life>, held: Held) {
         return;
     }
     life.core.jobs.taken(held.lease.token);
-    let claimed = Claimed { lease: held.lease, spec: held.spec, standing: held.standing, checkpoint: None };
+    let due_at = held.lease.granted_at;
+    let claimed = Claimed { lease: held.lease, spec: held.spec, standing: held.standing, checkpoint: None, due_at };
     life.watch_over(claimed, held.cancel_asked);
 }
 
@@ -377,6 +378,7 @@ pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAtte
 fn fenced(life: &Life, stray: &JobAttempt, reason: &str, then: &str) -> Verdict {
     tracing::warn!(job = %stray.job, attempt = stray.attempt, reason, "nobody's lease stands for a job any more");
     metrics::counter!("everbeat_fenced_writes_total").increment(1);
+    figures::judged(Judgement::Fenced, reason);
     Verdict {
         id: VerdictId(life.core.new_id()),
         at: life.core.now(),

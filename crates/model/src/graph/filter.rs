@@ -5,6 +5,7 @@
 
 use super::gate::equal;
 use crate::error::{Invalid, nearest};
+use crate::json::{Json, NotJson};
 use crate::run::check_name;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -159,10 +160,14 @@ fn read(text: &str, node: &str, operator: Operator, rest: Option<&str>) -> Resul
             let hint = format!("add the value as JSON: {node}.{word}:18 or {node}.{word}:\"ann\"");
             Err(Invalid::new(FIELD, text, format!("lacks the value that {word} needs"), hint))
         }
-        (true, Some(json)) => serde_json::from_str(json).map_err(|error| {
-            let hint = format!("write the value as JSON, and texts in quotes: {node}.{word}:\"ann\"");
-            Invalid::new(FIELD, text, format!("has a value that is not valid JSON: {error}"), hint)
-        }),
+        (true, Some(json)) => match Json::read_text(json) {
+            Ok(value) => Ok(value.value()),
+            Err(error @ NotJson::Syntax(_)) => {
+                let hint = format!("write the value as JSON, and texts in quotes: {node}.{word}:\"ann\"");
+                Err(Invalid::new(FIELD, text, format!("has a value that {}", error.problem()), hint))
+            }
+            Err(error) => Err(Invalid::new(FIELD, text, format!("has a value that {}", error.problem()), error.hint())),
+        },
     }
 }
 
@@ -441,7 +446,8 @@ mod tests {
             ("name.eq:ann", "not valid JSON", "name.eq:\"ann\""),
             ("name.eq:'ann'", "not valid JSON", "texts in quotes"),
             ("name.eq:1 2", "not valid JSON", "as JSON"),
-            ("name.eq:1e999", "not valid JSON", "as JSON"),
+            ("name.eq:1e999", "has a number that is too large", "below"),
+            (r#"name.eq:"\ud800""#, "half of a surrogate pair", "both halves"),
             ("name.eq", "lacks the value", "name.eq:18"),
             ("name.eq:", "lacks the value", "name.eq:18"),
             ("state.in:\"a\"", "is not a list", "state.in:[\"a\",\"b\"]"),

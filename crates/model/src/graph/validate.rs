@@ -3,6 +3,7 @@ use super::kind::NodeKind;
 use super::node::{Graph, Node};
 use crate::error::{Invalid, nearest};
 use crate::job::Command;
+use crate::json::Json;
 use crate::run::{COMMAND, check_name, check_task_name};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +52,10 @@ fn shape(node: &Node) -> Result<(), Invalid> {
         (Some(task), true) if task == COMMAND => check_command(node)?,
         (Some(task), true) => check_task_name("task", task)?,
         (None, false) => {}
+    }
+    if let Some(args) = &node.args {
+        let args = Json::of(args);
+        args.check().map_err(|error| error.about("args", args.as_str()))?;
     }
     if let Some(task) = &node.options.on_save {
         check_task_name("options.on_save", task)?;

@@ -6,6 +6,7 @@ mod events;
 mod executions;
 mod graphs;
 mod jobs;
+mod json;
 mod logs;
 mod openapi;
 mod operate;

@@ -51,7 +51,7 @@ macro_rules! leased {
                returning run_id, attempt, tries, losses, token, granted_at) \
              select l.run_id, l.attempt, l.tries, l.losses, l.token, l.granted_at, ",
             spec_columns!(),
-            ", s.checkpoint \
+            ", s.checkpoint, greatest(r.created_at, r.run_at) \
          from leased l cross join lateral (select * from run r where r.id = l.run_id offset 0) r \
            left join lateral (select s.checkpoint from run_sign s where s.run_id = l.run_id offset 0) s on true"
         )
@@ -163,6 +163,7 @@ fn claimed_row(row: &Row, replica: ReplicaId, policies: &mut Policies) -> Result
         spec: spec_cells(row, SPEC).read(run_id, policies)?,
         standing,
         checkpoint: row.get::<_, Option<String>>(SPEC + SPEC_COLUMNS).map(Json::stored),
+        due_at: StoreTime(row.get(SPEC + SPEC_COLUMNS + 1)),
     })
 }
 

@@ -7,7 +7,9 @@ use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::queue::Queue;
 use everbeat_model::run::Spec;
-use everbeat_store::{Queues, Result};
+use everbeat_store::{MOST_LINES, Queues, Result};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 const QUEUES: &str = "\
     select name, bool_or(paused), sum(scheduled)::bigint, sum(ready)::bigint, sum(running)::bigint from (\
@@ -21,6 +23,24 @@ const QUEUES: &str = "\
 const AHEAD: &str = "\
     select count(*) from (select 1 from ready \
       where queue = $1 and task = $2 and (rank, run_id) < ($3, $4) limit $5) x";
+
+/// The head of every line, found by the index: the first of a queue, task and rank.
+const READY_AGES: &str = concat!(
+    "with recursive ",
+    now!(),
+    ", head as (\
+       (select queue, task, rank, run_id, attempt from ready order by queue, task, rank, run_id limit 1) \
+       union all \
+       select n.* from head h cross join lateral (\
+         select r.queue, r.task, r.rank, r.run_id, r.attempt from ready r \
+         where (r.queue, r.task, r.rank) > (h.queue, h.task, h.rank) \
+         order by r.queue, r.task, r.rank, r.run_id limit 1) n), \
+     heads as materialized (select * from head limit $1) \
+     select h.queue, max(t.now - coalesce(a.ended_at, greatest(r.created_at, r.run_at))) \
+     from t, heads h join run r on r.id = h.run_id \
+       left join attempt a on a.run_id = h.run_id and a.attempt = h.attempt \
+     group by h.queue"
+);
 
 /// Resuming a queue that was never paused changes nothing.
 const PAUSE: &str = concat!(
@@ -53,6 +73,11 @@ impl Queues for Postgres {
         let (lane, rank) = (spec.lane(), -i32::from(spec.priority));
         let rows = self.read().query(AHEAD, &[&spec.queue, &lane.as_ref(), &rank, &run.0, &limit(most)]).await?;
         Ok(rows.first().map_or(0, |row| whole(row.get(0))))
+    }
+
+    async fn ready_ages(&self) -> Result<BTreeMap<String, Duration>> {
+        let rows = self.slow.query(READY_AGES, &[&limit(MOST_LINES)]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), Duration::from_micros(whole(row.get(1))))).collect())
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {

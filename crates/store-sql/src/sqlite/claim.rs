@@ -6,7 +6,7 @@ use crate::encode::limit;
 use crate::pick::{Candidate, Lane, lane_limit, pick};
 use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
-use everbeat_model::{Json, RunId, Standing};
+use everbeat_model::{Json, RunId, Standing, StoreTime};
 use everbeat_store::Claim;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ fn lease(
     let mut select = tx.connection.prepare_cached(concat!(
         "select ",
         spec_columns!(),
-        ", s.checkpoint from run r left join run_sign s on s.run_id = r.id where r.id = ?1"
+        ", s.checkpoint, max(r.created_at, coalesce(r.run_at, 0)) from run r left join run_sign s on s.run_id = r.id where r.id = ?1"
     ))?;
     let mut policies = Policies::default();
     let mut claimed = Vec::with_capacity(picked.len());
@@ -138,12 +138,15 @@ fn lease(
             tx.now.0,
             lanes[candidate.lane].detached(),
         ])?;
-        let found =
-            select.query_row([id], |row| Ok((spec_cells(row, 0)?, row.get::<_, Option<String>>(SPEC_COLUMNS)?)));
-        let spec =
-            found.optional()?.map(|(cells, checkpoint)| (cells.read(candidate.run_id, &mut policies), checkpoint));
+        let found = select.query_row([id], |row| {
+            let checkpoint: Option<String> = row.get(SPEC_COLUMNS)?;
+            Ok((spec_cells(row, 0)?, checkpoint.map(Json::stored), StoreTime(row.get(SPEC_COLUMNS + 1)?)))
+        });
+        let spec = found
+            .optional()?
+            .map(|(cells, checkpoint, due_at)| (cells.read(candidate.run_id, &mut policies), checkpoint, due_at));
         // A run that cannot be read stays leased; its owner's reconciliation finds it. The others go on.
-        let Some((Ok(spec), checkpoint)) = spec else {
+        let Some((Ok(spec), checkpoint, due_at)) = spec else {
             tracing::error!(run = %candidate.run_id, "a claimed run cannot be read and is not performed");
             continue;
         };
@@ -155,7 +158,7 @@ fn lease(
             tenure: 0,
             granted_at: tx.now,
         };
-        claimed.push(Claimed { lease, spec, standing, checkpoint: checkpoint.map(Json::stored) });
+        claimed.push(Claimed { lease, spec, standing, checkpoint, due_at });
     }
     Ok(claimed)
 }

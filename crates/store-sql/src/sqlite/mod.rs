@@ -58,6 +58,7 @@ pub struct Sqlite {
     readers: Readers,
     wakes: watch::Sender<u64>,
     definitions: Arc<Definitions>,
+    clock: Arc<dyn Clock>,
     /// After the threads, so that it is released when nobody uses the file any more.
     _lock: FileLock,
 }
@@ -81,8 +82,8 @@ impl Sqlite {
             configure_reader(&reader).map_err(refused)?;
             Ok(reader)
         })?;
-        let writer = Writer::start(connection, clock, random)?;
-        Ok(Sqlite { writer, readers, wakes: watch::Sender::new(0), definitions: Arc::default(), _lock: lock })
+        let writer = Writer::start(connection, clock.clone(), random)?;
+        Ok(Sqlite { writer, readers, wakes: watch::Sender::new(0), definitions: Arc::default(), clock, _lock: lock })
     }
 }
 

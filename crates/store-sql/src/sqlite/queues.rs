@@ -3,12 +3,14 @@ use super::fault::Outcome;
 use crate::decode::whole;
 use crate::encode::limit;
 use async_trait::async_trait;
-use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::queue::Queue;
 use everbeat_model::run::Spec;
-use everbeat_store::{Queues, Result};
+use everbeat_model::{RunId, StoreTime};
+use everbeat_store::{MOST_LINES, Queues, Result};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[async_trait]
 impl Queues for Sqlite {
@@ -28,6 +30,11 @@ impl Queues for Sqlite {
                 Ok(whole(select.query_row(params![queue, lane, rank, id, limit(most)], |row| row.get(0))?))
             })
             .await
+    }
+
+    async fn ready_ages(&self) -> Result<BTreeMap<String, Duration>> {
+        let now = self.clock.now();
+        self.readers.read(move |connection| ready_ages(connection, now)).await
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
@@ -68,4 +75,26 @@ fn queues(connection: &Connection) -> Outcome<Vec<Queue>> {
         })
     })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// From the head of one line to the next, by the index.
+fn ready_ages(connection: &Connection, now: StoreTime) -> Outcome<BTreeMap<String, Duration>> {
+    let mut next = connection.prepare_cached(
+        "select x.queue, x.task, x.rank, coalesce(a.ended_at, max(r.created_at, coalesce(r.run_at, 0)))
+         from (select * from ready where (queue, task, rank) > (?1, ?2, ?3)
+               order by queue, task, rank, run_id limit 1) x
+           join run r on r.id = x.run_id
+           left join attempt a on a.run_id = x.run_id and a.attempt = x.attempt",
+    )?;
+    let mut ages: BTreeMap<String, Duration> = BTreeMap::new();
+    // Names are not empty, so that every line comes after this.
+    let mut line = (String::new(), String::new(), i64::MIN);
+    for _ in 0..MOST_LINES {
+        let row = |row: &rusqlite::Row<'_>| Ok(((row.get(0)?, row.get(1)?, row.get(2)?), StoreTime(row.get(3)?)));
+        let Some((head, since)) = next.query_row(params![line.0, line.1, line.2], row).optional()? else { break };
+        line = head;
+        let oldest = ages.entry(line.0.clone()).or_default();
+        *oldest = now.since(since).max(*oldest);
+    }
+    Ok(ages)
 }

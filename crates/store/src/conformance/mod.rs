@@ -233,6 +233,7 @@ macro_rules! conformance {
             queues {
                 a_queue_counts_what_stands_in_it
                 what_is_claimed_before_a_run_is_counted_in_its_lane
+                the_oldest_ready_run_of_a_queue_tells_its_age
                 a_pause_answers_whether_it_changed_anything
                 a_paused_queue_is_listed_while_empty_and_after_it_was_resumed
                 resuming_a_queue_never_paused_leaves_no_trace

@@ -1,7 +1,9 @@
-use super::build::success;
+use super::build::{retry, success};
 use super::fixture::Fixture;
 use everbeat_model::queue::Queue;
-use everbeat_model::{RunState, Settled};
+use everbeat_model::{Next, RunState, Settled};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub(super) async fn a_queue_counts_what_stands_in_it(t: &Fixture) {
     assert_eq!(t.queues().await.expect("queues"), []);
@@ -35,6 +37,31 @@ pub(super) async fn what_is_claimed_before_a_run_is_counted_in_its_lane(t: &Fixt
         assert_eq!(ahead(id, 100).await, expected);
     }
     assert_eq!(ahead(young, 1).await, 1, "counted no further than asked");
+}
+
+pub(super) async fn the_oldest_ready_run_of_a_queue_tells_its_age(t: &Fixture) {
+    const STEP: Duration = Duration::from_millis(300);
+    assert_eq!(t.ready_ages().await.expect("ages"), BTreeMap::new());
+    let replica = t.replica().await;
+    let first = t.accept(t.draft().queue("a")).await;
+    t.accept(t.draft().queue("a").far_off()).await;
+    t.advance(STEP).await;
+    t.accept(t.draft().queue("b")).await;
+    t.accept(t.draft().queue("a")).await;
+    let ages = t.ready_ages().await.expect("ages");
+    assert_eq!(ages.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert!(ages["a"] >= STEP && ages["b"] < ages["a"], "{ages:?}");
+    let claimed = t.take(replica, 10).await;
+    let oldest = claimed.iter().find(|claimed| claimed.lease.run_id == first).expect("claimed");
+    assert!(oldest.lease.granted_at.since(oldest.due_at) >= STEP, "{oldest:?}");
+    assert_eq!(t.ready_ages().await.expect("ages"), BTreeMap::new(), "what runs is not ready");
+    // One that is tried again is ready since its attempt ended.
+    t.advance(STEP).await;
+    t.end(retry(oldest, Next::Ready)).await;
+    let again = t.ready_ages().await.expect("ages")["a"];
+    assert!(again < STEP * 2, "{again:?}");
+    t.advance(STEP).await;
+    assert!(t.ready_ages().await.expect("ages")["a"] >= STEP);
 }
 
 pub(super) async fn a_pause_answers_whether_it_changed_anything(t: &Fixture) {

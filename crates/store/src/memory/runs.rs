@@ -98,7 +98,8 @@ impl Runs for Memory {
             let row = LeaseRow { lease: lease.clone(), standing, last_heartbeat_at: now, cancel_requested_at: None };
             state.leases.insert(id, row);
             let checkpoint = state.signs.get(&id).and_then(|(_, checkpoint)| checkpoint.clone());
-            claimed.push(Claimed { lease, spec: state.runs[&id].spec.clone(), standing, checkpoint });
+            let row = &state.runs[&id];
+            claimed.push(Claimed { lease, spec: row.spec.clone(), standing, checkpoint, due_at: row.due_at() });
         }
         state.version += u64::from(!claimed.is_empty());
         Ok(claimed)

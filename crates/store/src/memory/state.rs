@@ -46,6 +46,13 @@ pub struct RunRow {
     pub run_at: Option<StoreTime>,
 }
 
+impl RunRow {
+    /// When it could first have been claimed.
+    pub(super) fn due_at(&self) -> StoreTime {
+        self.run_at.map_or(self.created_at, |run_at| run_at.max(self.created_at))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct LeaseRow {
     pub lease: Lease,

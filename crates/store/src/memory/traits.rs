@@ -155,6 +155,23 @@ impl Queues for Memory {
         Ok(state.ready.range(first..place).take(limit).count() as u64)
     }
 
+    async fn ready_ages(&self) -> Result<BTreeMap<String, Duration>> {
+        let now = self.now();
+        let state = self.lock();
+        let mut ages: BTreeMap<String, Duration> = BTreeMap::new();
+        let mut line = None;
+        for ((queue, lane, rank, id), standing) in &state.ready {
+            if line.replace((queue, lane, rank)) == Some((queue, lane, rank)) {
+                continue;
+            }
+            let ended = state.attempts.get(&(*id, standing.attempt)).and_then(|(attempt, _)| attempt.ended_at);
+            let age = now.since(ended.unwrap_or_else(|| state.runs[id].due_at()));
+            let oldest = ages.entry(queue.clone()).or_default();
+            *oldest = age.max(*oldest);
+        }
+        Ok(ages)
+    }
+
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
         let now = self.now();
         let mut state = self.lock();

@@ -95,6 +95,7 @@ impl Side {
                     spec: held.spec.clone(),
                     standing: held.standing,
                     checkpoint: None,
+                    due_at: held.lease.granted_at,
                 }));
                 adopted.into_iter().map(|held| view.held(held)).collect()
             }

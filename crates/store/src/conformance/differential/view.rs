@@ -45,7 +45,7 @@ impl View {
     }
 
     pub(super) fn claimed(&mut self, claimed: &Claimed) -> String {
-        let Claimed { lease, spec, standing, checkpoint } = claimed;
+        let Claimed { lease, spec, standing, checkpoint, due_at: _ } = claimed;
         format!("{} {standing:?} {checkpoint:?} {:?}\n", self.lease(lease), self.spec(spec))
     }
 

@@ -1,6 +1,7 @@
 //! Progress lines from the job, which may write anything.
 
 use crate::job::protocol::MOST_PROGRESS_BYTES;
+use everbeat_model::Json;
 use rustix::io::Errno;
 use serde_json::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,13 +53,19 @@ impl Progress {
                 self.line.clear();
             }
             if part.ends_with(b"\n") {
-                latest = serde_json::from_slice(&self.line).ok().filter(Value::is_object).or(latest);
+                latest = read(&self.line).or(latest);
                 self.line.clear();
                 self.skipping = false;
             }
         }
         latest
     }
+}
+
+/// Progress is an object, within the bounds of all JSON.
+fn read(line: &[u8]) -> Option<Value> {
+    let read = Json::parse(std::str::from_utf8(line).ok()?).ok()?.value();
+    Some(read).filter(Value::is_object)
 }
 
 #[cfg(test)]

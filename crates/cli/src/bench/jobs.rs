@@ -1,13 +1,14 @@
 //! Detached jobs of a real server process, which is killed and started again under them.
 
 use super::load::{Client, now, pause};
-use super::{Percentiles, percentiles};
+use super::{Percentiles, interrupt, percentiles};
 use crate::exit::Failure;
-use everbeat_supervisor::job::{self, FoundState, JobFolder, sentinel};
+use everbeat_supervisor::job::{self, FoundState, JobFolder, Spec, sentinel};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Display;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -43,7 +44,9 @@ pub(crate) fn drive(jobs: usize) -> Result<JobFigures, Failure> {
     std::fs::create_dir(&folder).map_err(|error| fail(&error))?;
     let driven = measure(&folder, jobs);
     end_all(&folder.join("jobs"));
-    let _what_is_left_is_temporary = std::fs::remove_dir_all(&folder);
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("{} stays behind: {error}", folder.display());
+    }
     driven
 }
 
@@ -52,6 +55,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
     let begun = now();
     let mut ids = Vec::with_capacity(jobs);
     for _ in 0..jobs {
+        interrupt::check()?;
         let body = json!({ "command": ["sleep", "600"] }).to_string();
         let job: Value = serde_json::from_str(&server.client.post("/api/v1/jobs", Some(&body))?).unwrap_or_default();
         ids.push(job["job_id"].as_str().unwrap_or_default().to_string());
@@ -61,6 +65,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
         Ok::<bool, Failure>(heartbeats["summary"]["fresh"].as_u64() == Some(jobs as u64))
     };
     while !fresh(&server.client)? {
+        interrupt::check()?;
         pause(LOOK * 10);
     }
     let started_per_s = jobs as f64 / begun.elapsed().as_secs_f64();
@@ -69,6 +74,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
     let begun = now();
     let server = Server::start(data_dir, jobs)?;
     let (status, restarted) = loop {
+        interrupt::check()?;
         let status = server.client.get("/api/admin/recovery/jobs/status")?;
         if !status["completedAt"].is_null() && status["reattached"].as_u64() == Some(jobs as u64) {
             break (status, begun.elapsed());
@@ -76,6 +82,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
         pause(LOOK);
     };
     let check = loop {
+        interrupt::check()?;
         let metrics = server.client.get("/api/admin/recovery/jobs/metrics")?;
         match metrics["checkMs"].as_f64() {
             Some(check) if check > 0.0 => break check,
@@ -102,6 +109,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
 fn deaths(client: &Client, shims: &[(String, Pid)]) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::new();
     for (job, shim) in shims.iter().take(DEATHS) {
+        interrupt::check()?;
         let path = format!("/api/v1/jobs/{job}?wait=finished&timeout=30s");
         let took = std::thread::scope(|scope| {
             let waits = scope.spawn(|| client.get(&path).map(|_| now()));
@@ -165,6 +173,8 @@ impl Server {
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir);
         command.env("EVERBEAT_JOBS__SLOTS", slots.to_string()).env("EVERBEAT_JOBS__CHECK_INTERVAL", "1s");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Ctrl-C in a terminal is for the measurement, which ends its server itself.
+        command.process_group(0);
         let child = command.spawn().map_err(|error| fail(&error))?;
         let begun = now();
         let address = loop {
@@ -191,12 +201,20 @@ impl Drop for Server {
     }
 }
 
+/// Ends every job, with all its processes and its cgroup.
 fn end_all(jobs: &Path) {
     for found in job::scan(jobs).into_iter().flatten() {
-        if let FoundState::Held(Ok(identity)) = found.state
-            && let Ok(folder) = JobFolder::open(jobs, &found.job_id)
-        {
-            let _it_may_have_ended = job::kill(&folder, &identity);
+        let Ok(folder) = JobFolder::open(jobs, &found.job_id) else { continue };
+        let identity = match found.state {
+            FoundState::Held(Ok(identity)) => {
+                let _it_may_have_ended = job::kill(&folder, &identity);
+                Some(identity)
+            }
+            _ => Spec::read(&folder).ok().map(|spec| spec.identity()),
+        };
+        let ended = identity.map_or_else(|| Ok(()), |identity| job::fence(&folder, &identity).map(|_| ()));
+        if let Err(error) = ended {
+            eprintln!("something of job {} stays behind: {error}", found.job_id);
         }
     }
 }

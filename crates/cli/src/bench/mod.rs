@@ -2,6 +2,7 @@
 //! reach without it.
 
 mod graphs;
+mod interrupt;
 mod jobs;
 mod load;
 mod place;
@@ -96,12 +97,13 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::server(format!("the runtime cannot be started: {error}"), ""))?;
+    interrupt::note();
     let mut stores = Vec::new();
     if !args.no_sqlite {
-        stores.push(runtime.block_on(async { measure(args, Place::sqlite()?).await })?);
+        stores.push(runtime.block_on(async { measure_and_clear(args, Place::sqlite()?).await })?);
     }
     if let Some(url) = &args.postgres {
-        stores.push(runtime.block_on(async { measure(args, Place::postgres(url).await?).await })?);
+        stores.push(runtime.block_on(async { measure_and_clear(args, Place::postgres(url).await?).await })?);
     }
     let jobs = match usize::try_from(args.jobs).unwrap_or(usize::MAX) {
         0 => None,
@@ -121,7 +123,18 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
 /// Runs in one batch: as many as the engine itself takes at once.
 const BATCH: usize = 1000;
 
-async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
+/// Whatever becomes of the measurement, nothing of it stays.
+async fn measure_and_clear(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
+    let measured = tokio::select! {
+        biased;
+        interrupted = interrupt::interrupted() => Err(interrupted),
+        measured = measure(args, &place) => measured,
+    };
+    place.clear().await;
+    measured
+}
+
+async fn measure(args: &BenchArgs, place: &Place) -> Result<Figures, Failure> {
     eprintln!("{}: raw statements", place.name);
     let raw = place.raw(args.runs, BATCH).await?;
     let raw = Raw {
@@ -132,7 +145,7 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
         claim_and_settle_per_s: 1.0 / (1.0 / raw.claim_per_s + 1.0 / raw.settle_per_s),
     };
     eprintln!("{}: through the interface", place.name);
-    let server = load::Server::start(&place, usize::try_from(args.slots).unwrap_or(usize::MAX)).await?;
+    let server = load::Server::start(place, usize::try_from(args.slots).unwrap_or(usize::MAX)).await?;
     let url = server.url.clone();
     let (runs, latency_runs) = (args.runs, args.latency_runs);
     // The client blocks; it has threads of its own, as another process would.
@@ -143,7 +156,7 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
     let graphs = tokio::task::spawn_blocking(move || graphs::drive(&url, executions));
     let graphs = graphs.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
     server.stop().await;
-    let figures = Figures {
+    Ok(Figures {
         store: place.name,
         settings: place.settings.clone(),
         runs: args.runs,
@@ -157,9 +170,7 @@ async fn measure(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
         enqueue_to_start_ms: percentiles(driven.enqueue_to_start_ms),
         graphs,
         raw,
-    };
-    place.clear().await;
-    Ok(figures)
+    })
 }
 
 fn percentiles(mut values: Vec<f64>) -> Percentiles {

@@ -4,7 +4,7 @@ use crate::{logging, notify, opening, tasks};
 use everbeat::System;
 use everbeat_engine::{Engine, Env, Host, Locks, Shims};
 use everbeat_store::Store;
-use everbeat_supervisor::{HostLocks, HostShims, Place};
+use everbeat_supervisor::{HostLocks, HostShims, Place, descriptors};
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -18,9 +18,10 @@ use tokio::sync::watch;
 
 /// Runs a server until it is told to leave.
 pub(crate) fn serve(flags: &Flags, adopt_data: bool) -> Result<u8, Failure> {
-    let config = Config::load(flags, environment())?;
+    let mut config = Config::load(flags, environment())?;
     logging::start(&config.telemetry);
     everbeat_server::measure();
+    config.http.connections = connections(&config, raise_descriptors()).min(config.http.connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -123,6 +124,28 @@ fn broken(served: io::Result<()>) -> Failure {
         Err(error) => Failure::server(format!("the server cannot go on: {error}"), ""),
         Ok(()) => Failure::server("the server ended before it was told to", ""),
     }
+}
+
+/// Every connection, file and job takes a descriptor. Answers how many there may be.
+fn raise_descriptors() -> u64 {
+    descriptors::raise().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+        u64::from(DESCRIPTORS)
+    })
+}
+
+/// What every system allows.
+const DESCRIPTORS: u16 = 1024;
+/// Descriptors of the server itself: its files, its store, its runtime.
+const OWN_DESCRIPTORS: usize = 64;
+/// A job that is started or watched over takes so many.
+const PER_JOB: usize = 3;
+
+/// How many connections clients may hold: renewals, the store and jobs find descriptors all the same.
+fn connections(config: &Config, descriptors: u64) -> usize {
+    let all = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let reserve = OWN_DESCRIPTORS + config.store.pool_size + PER_JOB * config.settings.jobs.slots;
+    all - reserve.clamp(all / 4, all / 2)
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {

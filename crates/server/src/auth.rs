@@ -3,11 +3,12 @@
 use crate::app::App;
 use crate::client;
 use crate::config::{Config, Scope};
+use crate::limits::HEAD_LIMIT;
 use crate::problem::{Kind, Problem, Result};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
@@ -16,6 +17,9 @@ use std::net::{IpAddr, SocketAddr};
 use subtle::ConstantTimeEq;
 
 pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+    if let Err(problem) = check_head(&request) {
+        return problem.into_response();
+    }
     let path = request.uri().path();
     // Probes must answer whoever runs this process, and say nothing worth protecting.
     if path == "/livez" || path == "/readyz" {
@@ -138,6 +142,41 @@ impl Guard {
     }
 }
 
+/// A head that could mean one thing here and another to a proxy in front is refused, whoever sends it.
+fn check_head(request: &Request) -> Result<()> {
+    let (uri, headers) = (request.uri(), request.headers());
+    let size = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FRAMING).sum::<usize>();
+    let line = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if size + line > HEAD_LIMIT {
+        let detail = format!("the request line and the headers have {} bytes, more than {HEAD_LIMIT}", size + line);
+        return Err(Problem::new(Kind::HeadTooLarge, detail, "send fewer or shorter headers, and data in the body"));
+    }
+    let refuse = |detail: String| Err(Problem::new(Kind::MalformedRequest, detail, "send one Host: NAME[:PORT]"));
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next().filter(|host| !host.is_empty());
+    if hosts.next().is_some() {
+        return refuse("the request has more than one Host header".to_string());
+    }
+    let plain = |authority: &Authority| !authority.as_str().contains('@');
+    let read = |host: &HeaderValue| Authority::try_from(host.as_bytes()).ok().filter(plain);
+    let host = match host.map(|host| (host, read(host))) {
+        Some((host, None)) => return refuse(format!("the Host header is no name or address of a machine: {host:?}")),
+        Some((_, host)) => host,
+        None => None,
+    };
+    let Some(target) = uri.authority() else { return Ok(()) };
+    if !plain(target) {
+        return refuse(format!("the request line names a user: {target}"));
+    }
+    match host.filter(|host| host != target) {
+        Some(host) => refuse(format!("the request line names {target}, and the Host header {host}")),
+        None => Ok(()),
+    }
+}
+
+/// What stands around a header's name and value.
+const FRAMING: usize = ": \r\n".len();
+
 fn check_rate(app: &App, client: Option<IpAddr>) -> Result<()> {
     let Some(limit) = &app.rate_limit else { return Ok(()) };
     limit.take(client, app.engine.env().boot()).map_err(|wait_secs| {
@@ -151,6 +190,8 @@ fn check_rate(app: &App, client: Option<IpAddr>) -> Result<()> {
 fn needed(method: &Method, path: &str) -> Scope {
     if path.starts_with("/api/admin") {
         Scope::Admin
+    } else if looks_only(method) && path == "/metrics" {
+        Scope::Metrics
     } else if looks_only(method) {
         Scope::Read
     } else if path == "/api/v1/runs:batch" || SUBMITTED.iter().any(|root| is_under(path, root)) {
@@ -207,7 +248,8 @@ mod tests {
     fn what_is_not_known_to_be_less_needs_admin() {
         for (method, path, scope) in [
             (Method::GET, "/api/v1/runs", Scope::Read),
-            (Method::HEAD, "/metrics", Scope::Read),
+            (Method::HEAD, "/metrics", Scope::Metrics),
+            (Method::POST, "/metrics", Scope::Admin),
             (Method::POST, "/api/v1/runs", Scope::Submit),
             (Method::POST, "/api/v1/runs:batch", Scope::Submit),
             (Method::POST, "/api/v1/runs/1/cancel", Scope::Submit),

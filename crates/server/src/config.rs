@@ -1,3 +1,4 @@
+use crate::limits::MOST_CONNECTIONS;
 use everbeat_model::Invalid;
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -14,6 +15,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Requests per second of one client address.
     pub rate_limit: Option<u32>,
+    /// Connections at once. When one more comes, the one that has been idle for longest is closed.
+    pub connections: usize,
     /// Refuse whatever would change something.
     pub read_only: bool,
     /// Without any, everything is open, on loopback only.
@@ -38,7 +41,7 @@ pub struct Token {
     pub allow: Vec<IpNet>,
 }
 
-/// What a token opens. `admin` includes `read` and `submit`.
+/// What a token opens. `admin` includes `read` and `submit`, and each of `read` and `admin` includes `metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -47,9 +50,13 @@ pub enum Scope {
     Heartbeat,
     Admin,
     Worker,
+    Metrics,
 }
 
 impl Scope {
+    pub const ALL: [Scope; 6] =
+        [Scope::Read, Scope::Submit, Scope::Heartbeat, Scope::Admin, Scope::Worker, Scope::Metrics];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -57,11 +64,16 @@ impl Scope {
             Scope::Heartbeat => "heartbeat",
             Scope::Admin => "admin",
             Scope::Worker => "worker",
+            Scope::Metrics => "metrics",
         }
     }
 
     pub(crate) fn includes(self, other: Scope) -> bool {
-        self == other || (self == Scope::Admin && matches!(other, Scope::Read | Scope::Submit))
+        match self {
+            Scope::Admin => matches!(other, Scope::Admin | Scope::Read | Scope::Submit | Scope::Metrics),
+            Scope::Read => matches!(other, Scope::Read | Scope::Metrics),
+            Scope::Submit | Scope::Heartbeat | Scope::Worker | Scope::Metrics => self == other,
+        }
     }
 }
 
@@ -72,6 +84,7 @@ impl Default for Config {
             body_limit: 4 << 20,
             request_timeout: Duration::from_secs(30),
             rate_limit: None,
+            connections: MOST_CONNECTIONS,
             read_only: false,
             tokens: Vec::new(),
             allow: Vec::new(),
@@ -92,12 +105,15 @@ impl Config {
             }
             if token.scopes.is_empty() {
                 let problem = format!("of token {:?} are none, so that it opens nothing", token.name);
-                let hint = "name at least one of read, submit, heartbeat, admin, worker";
+                let hint = "name at least one of read, submit, heartbeat, admin, worker, metrics";
                 return Err(Invalid::new("auth.tokens.scopes", "[]", problem, hint));
             }
         }
         if self.body_limit == 0 {
             return Err(Invalid::new("server.body_limit", 0, "is zero", "set it to at least \"1KiB\""));
+        }
+        if self.connections == 0 {
+            return Err(Invalid::new("server.connections", 0, "is zero", "allow at least one connection"));
         }
         if self.request_timeout.is_zero() {
             return Err(Invalid::new("server.request_timeout", "0s", "is zero", "use a duration above zero"));

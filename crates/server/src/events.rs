@@ -10,6 +10,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use everbeat_engine::within;
+use everbeat_model::run::check_name;
 use everbeat_model::{BootInstant, Event, Invalid, Json};
 use everbeat_store::WakeSignal;
 use futures_util::stream;
@@ -20,17 +21,24 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Events as they happen, after `Last-Event-ID` (or `after`) if given, else from now on. The event
-/// `gap` says that some in between are no longer kept.
+/// `gap` says that some in between are no longer kept. A place that this log has not reached is refused.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events",
     params(
         ("after" = Option<u64>, Query, description = "The id of the last event already seen"),
         ("Last-Event-ID" = Option<u64>, Header, description = "The same; it wins over `after`"),
         ("follow" = Option<bool>, Query, description = "`false` ends the stream at what is newest now; `true` if absent"),
+        ("kind" = Option<Vec<String>>, Query, max_items = 50,
+            description = "Only of this kind, like `run.failed`, or of all kinds of a noun, like `run`; if repeated, of any of them"),
+        ("subject" = Option<Vec<String>>, Query, max_items = 50,
+            description = "Only of what has this id or name; if repeated, of any of them"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100000, description = "The stream ends after so many events"),
     ),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Server-sent events: `id`, `event` (the kind) and `data` (the event as JSON)")))]
 pub(crate) async fn follow_events(State(app): State<App>, headers: HeaderMap, params: Params) -> Result<Response> {
-    let params = params.only(&["after", "follow"])?;
+    let params = params.only_with(&["after", "follow", "limit"], &["kind", "subject"])?;
+    let filter = Filter { kinds: words(&params, "kind")?, subjects: words(&params, "subject")? };
+    let limit = params.get("limit", read_limit)?;
     let follow = params.flag("follow")?.unwrap_or(true);
     let in_query = params.get("after", read_id)?;
     let in_header = headers.get("last-event-id").map(|value| read_id(value.to_str().unwrap_or("?")));
@@ -41,7 +49,14 @@ pub(crate) async fn follow_events(State(app): State<App>, headers: HeaderMap, pa
         Problem::new(Kind::TooBusy, "too many streams of events are open", hint)
     })?;
     let newest = app.engine.store().last_event().await?;
-    let mut follower = Follower::new(app, place, asked, newest);
+    if let Some(ahead) = asked.filter(|asked| *asked > newest) {
+        // The client knows of events that this store does not: another store, or an older copy.
+        let field = if headers.contains_key("last-event-id") { "Last-Event-ID" } else { "after" };
+        let hint = "use the id of an event of this log; without it events are told from now on";
+        return Err(bad(Invalid::new(field, ahead, format!("is beyond the newest event, {newest}"), hint)));
+    }
+    let mut follower = Follower::new(app, place, asked.unwrap_or(newest));
+    (follower.filter, follower.left) = (filter, limit);
     follower.until = (!follow).then_some(newest);
     let body = Body::from_stream(stream::unfold(follower, |mut follower| async {
         let chunk = follower.next().await?;
@@ -57,6 +72,41 @@ fn read_id(text: &str) -> std::result::Result<u64, Invalid> {
     id.ok_or_else(|| Invalid::new("", format!("{text:?}"), "is not an event id", hint))
 }
 
+/// More than this is followed in several streams.
+const MOST_EVENTS: u64 = 100_000;
+/// Kinds and subjects that one stream is told apart by.
+const MOST_WORDS: usize = 50;
+
+fn read_limit(text: &str) -> std::result::Result<u64, Invalid> {
+    let limit = text.parse().ok().filter(|limit| (1..=MOST_EVENTS).contains(limit));
+    let hint = format!("use a whole number from 1 to {MOST_EVENTS}");
+    limit.ok_or_else(|| Invalid::new("", format!("{text:?}"), "is out of range", hint))
+}
+
+fn words(params: &Params, name: &str) -> Result<Vec<String>> {
+    let words = params.all(name, |text| check_name("", text).map(|()| text.to_string()))?;
+    if words.len() > MOST_WORDS {
+        let hint = format!("give at most {MOST_WORDS}, or leave it out and choose yourself");
+        return Err(bad(Invalid::new(name, words.len(), "is given too often", hint)));
+    }
+    Ok(words)
+}
+
+/// Which events are told. An empty list asks for all.
+#[derive(Default)]
+struct Filter {
+    kinds: Vec<String>,
+    subjects: Vec<String>,
+}
+
+impl Filter {
+    fn takes(&self, event: &Event) -> bool {
+        let noun = event.kind.split('.').next().unwrap_or_default();
+        (self.kinds.is_empty() || self.kinds.iter().any(|kind| *kind == event.kind || kind == noun))
+            && (self.subjects.is_empty() || self.subjects.contains(&event.subject))
+    }
+}
+
 /// One follower: where it is in the log, and what it has to say first.
 struct Follower {
     app: App,
@@ -65,6 +115,9 @@ struct Follower {
     after: u64,
     /// The last event that is asked for; none: whatever comes.
     until: Option<u64>,
+    filter: Filter,
+    /// So many more are told; none: all.
+    left: Option<u64>,
     /// The place in the log for which a gap was already told.
     gap_told: Option<u64>,
     pending: String,
@@ -79,24 +132,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 impl Follower {
-    fn new(app: App, place: OwnedSemaphorePermit, asked: Option<u64>, newest: u64) -> Follower {
-        let mut follower = Follower {
+    fn new(app: App, place: OwnedSemaphorePermit, after: u64) -> Follower {
+        Follower {
             wakes: app.engine.store().wakes(),
             ends: app.engine.env().boot() + LONGEST_STREAM,
             app,
             _place: place,
-            after: asked.unwrap_or(newest),
+            after,
             until: None,
+            filter: Filter::default(),
+            left: None,
             gap_told: None,
             // Answers at once, so that the client knows that it is connected.
             pending: "retry: 1000\n\n".to_string(),
-        };
-        if follower.after > newest {
-            // The client knows of events that this store does not: another store, or an older copy.
-            follower.tell_gap(newest);
-            follower.after = newest;
         }
-        follower
     }
 
     /// The next piece of the stream; none at its end.
@@ -109,7 +158,7 @@ impl Follower {
                 return Some(std::mem::take(&mut self.pending).into());
             }
             let now = env.boot();
-            let read_all = self.until.is_some_and(|until| self.after >= until);
+            let read_all = self.until.is_some_and(|until| self.after >= until) || self.left == Some(0);
             if read_all || self.app.closing() || now >= self.ends {
                 return None;
             }
@@ -131,8 +180,8 @@ impl Follower {
         }
     }
 
-    /// Takes what is new from the store; answers whether there was something. A store that is out is
-    /// asked again later.
+    /// Takes what is new from the store; answers whether there was something, told or not. A store that is out
+    /// is asked again later.
     async fn look(&mut self) -> bool {
         let page = match self.app.engine.store().events(self.after, LOOK).await {
             Ok(page) => page,
@@ -145,10 +194,22 @@ impl Follower {
             self.tell_gap(page.events.first().map_or(self.after, |event| event.id));
         }
         for event in page.events.iter().filter(|event| self.until.is_none_or(|until| event.id <= until)) {
+            if self.left == Some(0) {
+                break;
+            }
             self.after = event.id;
-            tell(&mut self.pending, event);
+            if self.filter.takes(event) {
+                self.left = self.left.map(|left| left - 1);
+                tell(&mut self.pending, event);
+            }
         }
-        !self.pending.is_empty()
+        if let (Some(until), Some(last)) = (self.until, page.events.last())
+            && last.id > until
+        {
+            // What it ends at is not kept any more.
+            self.after = self.after.max(until);
+        }
+        !page.events.is_empty() || !self.pending.is_empty()
     }
 
     fn tell_gap(&mut self, next: u64) {

@@ -9,6 +9,7 @@ mod auth;
 mod body;
 mod client;
 mod config;
+mod connections;
 mod events;
 mod executions;
 mod graphs;

@@ -25,12 +25,17 @@ pub(crate) const MOST_WAITS: usize = 1000;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// A stream ends after this, and is taken up again by its client.
 pub(crate) const LONGEST_STREAM: Duration = Duration::from_secs(3600);
-/// Connections at once; more wait to be accepted.
+/// Connections at once, unless the server is told fewer.
 pub(crate) const MOST_CONNECTIONS: usize = 4096;
 /// The head of a request arrives within this, and an idle connection is kept no longer.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that is idle for less is not closed to make room: the last answer may still be on its way, and the
+/// next request too.
+pub(crate) const SHORTEST_IDLE: Duration = Duration::from_secs(1);
 /// The head of a request is no larger, in bytes.
 pub(crate) const HEAD_LIMIT: usize = 64 << 10;
+/// So much of a head is read, so that one that is too large is told so. What is larger still is cut off.
+pub(crate) const HEAD_BUFFER: usize = 4 * HEAD_LIMIT;
 /// What is under way when the server is told to end gets this long.
 pub(crate) const CLOSE_GRACE: Duration = Duration::from_secs(10);
 

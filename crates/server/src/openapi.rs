@@ -94,7 +94,7 @@ pub(crate) async fn describe(axum::Extension(Written(document)): axum::Extension
 }
 
 /// What any operation can answer, since it is decided before its handler is reached.
-const COMMON: [(&str, &str); 11] = [
+const COMMON: [(&str, &str); 12] = [
     ("400", "The request, a parameter or an id cannot be read"),
     ("401", "A valid token is needed"),
     ("403", "The token, the address, the Host or the Origin is not allowed, or the server is read-only"),
@@ -104,6 +104,7 @@ const COMMON: [(&str, &str); 11] = [
     ("415", "The body is not declared as JSON"),
     ("422", "A value cannot be accepted"),
     ("429", "Too many requests from this address"),
+    ("431", "The head of the request is too large"),
     ("500", "The server failed"),
     ("503", "The store is unavailable, or a limit of the server is reached"),
 ];

@@ -47,6 +47,7 @@ pub(crate) enum Kind {
     Conflict,
     ComputationFailed,
     BodyTooLarge,
+    HeadTooLarge,
     NotJson,
     InvalidValue,
     UnknownField,
@@ -88,6 +89,9 @@ impl Kind {
                 (StatusCode::CONFLICT, "computation-failed", "The node's computation failed for good")
             }
             Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large"),
+            Kind::HeadTooLarge => {
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "head-too-large", "The head of the request is too large")
+            }
             Kind::NotJson => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", "The body is not declared as JSON"),
             Kind::InvalidValue => (StatusCode::UNPROCESSABLE_ENTITY, "invalid-value", "A value cannot be accepted"),
             Kind::UnknownField => (StatusCode::UNPROCESSABLE_ENTITY, "unknown-field", "A field is unknown"),

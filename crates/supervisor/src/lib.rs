@@ -2,6 +2,7 @@
 
 mod birth;
 pub mod contained;
+pub mod descriptors;
 pub mod job;
 mod locks;
 mod place;

@@ -411,7 +411,7 @@ pub(crate) const TASK_FIELDS: &[Field] = &[
 pub(crate) const TOKEN_FIELDS: &[Field] = &[
     Field { name: "name", help: "Shown in logs in place of the token." },
     Field { name: "sha256", help: "Of the token, in hex: `printf %s TOKEN | sha256sum`." },
-    Field { name: "scopes", help: "A list of `read`, `submit`, `heartbeat`, `admin`, `worker`." },
+    Field { name: "scopes", help: "A list of `read`, `submit`, `heartbeat`, `admin`, `worker`, `metrics`." },
     Field { name: "allow", help: "Networks that this token may be used from; empty allows all." },
 ];
 

@@ -88,7 +88,7 @@ fn a_whole_file_is_read() {
         name = "sleep"
         concurrency = 3
         [auth]
-        tokens = [{{ name = "ci", sha256 = "{hash}", scopes = ["read", "submit"], allow = ["10.0.0.0/8"] }}]
+        tokens = [{{ name = "ci", sha256 = "{hash}", scopes = ["read", "submit", "metrics"], allow = ["10.0.0.0/8"] }}]
         allow = ["127.0.0.1"]
         trusted_proxies = ["::1"]
         [telemetry]
@@ -111,7 +111,7 @@ fn a_whole_file_is_read() {
     assert_eq!(config.settings.queues["mail"].concurrency, Some(2));
     assert_eq!(config.settings.queues["mail"].rate, Some(0.5));
     assert_eq!(config.settings.tasks["sleep"], 3);
-    assert_eq!(config.http.tokens[0].scopes.len(), 2);
+    assert_eq!(config.http.tokens[0].scopes.len(), 3);
     assert_eq!(config.http.allow[0].to_string(), "127.0.0.1/32");
 }
 

@@ -259,8 +259,6 @@ fn object<'a>(value: &'a Value, known: &[Field]) -> Result<&'a Map<String, Value
     Ok(fields)
 }
 
-const SCOPES: [Scope; 5] = [Scope::Read, Scope::Submit, Scope::Heartbeat, Scope::Admin, Scope::Worker];
-
 pub(super) fn tokens(value: &Value) -> Result<Vec<Token>> {
     let hint = "write it like [{name = \"ci\", sha256 = \"…\", scopes = [\"submit\", \"read\"]}]";
     let Value::Array(items) = value else { return refuse(value, "is not a list", hint) };
@@ -281,12 +279,12 @@ fn token(item: &Value) -> Result<Token> {
     let hash_hint = "write the 64 hex digits that `printf %s TOKEN | sha256sum` prints";
     let hash = field("sha256").as_str().filter(|hash| hash.len() == 64 && hash.bytes().all(|c| c.is_ascii_hexdigit()));
     let sha256 = hash.ok_or_else(|| Invalid::new("sha256", field("sha256"), "is not a SHA-256 hash", hash_hint))?;
-    let scope_hint = format!("write a list of {}", SCOPES.map(Scope::as_str).join(", "));
+    let scope_hint = format!("write a list of {}", Scope::ALL.map(Scope::as_str).join(", "));
     let bad = |value: &Value, problem: &str| Invalid::new("scopes", value, problem, scope_hint.clone());
     let listed = field("scopes").as_array().filter(|scopes| !scopes.is_empty());
     let mut scopes = Vec::new();
     for scope in listed.ok_or_else(|| bad(field("scopes"), "is not a list of scopes"))? {
-        let known = SCOPES.into_iter().find(|known| scope == known.as_str());
+        let known = Scope::ALL.into_iter().find(|known| scope == known.as_str());
         scopes.push(known.ok_or_else(|| bad(scope, "is not a known scope"))?);
     }
     let allow = match fields.get("allow") {

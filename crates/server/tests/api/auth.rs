@@ -13,6 +13,7 @@ fn guarded() -> Config {
         token("new submitter", "s-secret-2", &[Scope::Submit]),
         token("admin", "a-secret", &[Scope::Admin]),
         token("beat", "h-secret", &[Scope::Heartbeat, Scope::Worker]),
+        token("prometheus", "m-secret", &[Scope::Metrics]),
     ];
     Config { tokens, ..Config::default() }
 }
@@ -82,7 +83,7 @@ async fn each_scope_opens_its_own_part() {
     let server = started(guarded()).await;
     let replica = server.engine.replica_id().expect("joined");
     let drain = format!("/api/v1/replicas/{replica}/drain");
-    let (reader, submitter, admin, beat) = (1, 2, 4, 8);
+    let (reader, submitter, admin, beat, scraper) = (1, 2, 4, 8, 16);
     let execution = {
         ask(&server, "POST", "/api/v1/graphs", Some("Bearer a-secret")).await;
         ask(&server, "POST", "/api/v1/executions", Some("Bearer a-secret")).await.header("location").to_string()
@@ -91,7 +92,7 @@ async fn each_scope_opens_its_own_part() {
     let (archive, unarchive) = (format!("{execution}/archive"), format!("{execution}/unarchive"));
     for (method, path, open_to) in [
         ("GET", "/", reader | admin),
-        ("GET", "/metrics", reader | admin),
+        ("GET", "/metrics", reader | admin | scraper),
         ("GET", "/openapi.json", reader | admin),
         ("GET", "/api/v1/runs", reader | admin),
         ("GET", "/api/v1/queues", reader | admin),
@@ -112,8 +113,8 @@ async fn each_scope_opens_its_own_part() {
         ("POST", "/api/v1/queues/default/resume", admin),
         ("POST", drain.as_str(), admin),
     ] {
-        for (bit, secret) in [(reader, "r-secret"), (submitter, "s-secret-1"), (beat, "h-secret"), (admin, "a-secret")]
-        {
+        let secrets = ["r-secret", "s-secret-1", "h-secret", "m-secret", "a-secret"];
+        for (bit, secret) in [reader, submitter, beat, scraper, admin].into_iter().zip(secrets) {
             let answer = ask(&server, method, path, Some(&format!("Bearer {secret}"))).await;
             if open_to & bit == 0 {
                 answer.problem(StatusCode::FORBIDDEN, "wrong-scope");
@@ -203,8 +204,11 @@ async fn without_tokens_only_this_machine_is_answered() {
     let mut without = request("GET", "/api/v1/runs", &[], Body::empty());
     without.headers_mut().remove("host");
     server.send(without).await.problem(StatusCode::FORBIDDEN, "foreign-host");
-    let absolute = request("GET", "http://evil.example/api/v1/runs", &[], Body::empty());
+    let foreign = [("host", "evil.example")];
+    let absolute = request("GET", "http://evil.example/api/v1/runs", &foreign, Body::empty());
     server.send(absolute).await.problem(StatusCode::FORBIDDEN, "foreign-host");
+    let two = request("GET", "http://evil.example/api/v1/runs", &[], Body::empty());
+    server.send(two).await.problem(StatusCode::BAD_REQUEST, "malformed-request");
 }
 
 #[tokio::test]

@@ -121,10 +121,68 @@ async fn what_is_no_longer_kept_is_a_gap_and_not_silence() {
     assert_eq!(gap.data, json!({"after": all[0].0, "next": kept[0].0}));
     let seen: Vec<u64> = stream.take(kept.len()).await.iter().map(|event| event.id.expect("an id")).collect();
     assert_eq!(seen, kept.iter().map(|(id, _)| *id).collect::<Vec<_>>());
-    let mut ahead = Stream::open(&server, "/api/v1/events?after=999999999999", &[]).await;
-    assert_eq!(ahead.next().await.expect("a gap").kind, "gap");
+}
+
+#[tokio::test]
+async fn a_place_that_the_log_has_not_reached_is_refused() {
+    let server = idle(Config::default());
+    server.submit(json!({"task": "noop"})).await;
+    let newest = stored(&server).await.last().expect("events").0;
+    let ahead = (newest + 1).to_string();
+    for (path, headers, field) in [
+        (format!("/api/v1/events?after={ahead}"), vec![], "after"),
+        (format!("/api/v1/events?follow=false&after={ahead}"), vec![], "after"),
+        ("/api/v1/events?after=0".to_string(), vec![("last-event-id", ahead.as_str())], "Last-Event-ID"),
+    ] {
+        let answer = server.send(request("GET", &path, &headers, Body::empty())).await;
+        let problem = answer.problem(StatusCode::BAD_REQUEST, "bad-parameter");
+        assert_eq!(problem["field"], field, "{problem}");
+        assert!(problem["detail"].as_str().expect("text").contains(&newest.to_string()), "{problem}");
+    }
+    let mut at_the_end = Stream::open(&server, &format!("/api/v1/events?after={newest}&follow=false"), &[]).await;
+    assert_eq!(at_the_end.next().await, None);
+}
+
+#[tokio::test]
+async fn events_are_chosen_by_kind_and_subject_and_counted() {
+    let server = start().await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let id = server.submit(json!({"task": "noop"})).await;
+        server.finished(&id).await;
+        runs.push(id);
+    }
     server.post("/api/v1/queues/slow/pause").await.ok();
-    assert_eq!(ahead.next().await.expect("live").kind, "queue.paused");
+    let all = stored(&server).await;
+    let of = |kind: &str| all.iter().filter(|(_, found)| found.starts_with(kind)).count();
+    for (query, count) in [
+        ("".to_string(), all.len()),
+        ("&kind=run.succeeded".to_string(), 3),
+        ("&kind=run".to_string(), of("run.")),
+        ("&kind=queue&kind=run.succeeded".to_string(), 4),
+        ("&kind=ru".to_string(), 0),
+        ("&subject=slow".to_string(), 1),
+        (format!("&subject={}&kind=run.succeeded", runs[1]), 1),
+        (format!("&subject={}&subject={}&kind=run.succeeded", runs[0], runs[2]), 2),
+        ("&kind=run.succeeded&limit=2".to_string(), 2),
+        ("&limit=1".to_string(), 1),
+    ] {
+        let mut stream = Stream::open(&server, &format!("/api/v1/events?after=0&follow=false{query}"), &[]).await;
+        let mut seen = 0;
+        while stream.next().await.is_some() {
+            seen += 1;
+        }
+        assert_eq!(seen, count, "{query}");
+    }
+    // A stream that follows ends after so many, too.
+    let mut stream = Stream::open(&server, "/api/v1/events?kind=queue.resumed&limit=1", &[]).await;
+    server.post("/api/v1/queues/slow/resume").await.ok();
+    assert_eq!(stream.next().await.expect("live").data["subject"], "slow");
+    assert_eq!(stream.next().await, None);
+    for query in ["limit=0", "limit=100001", "limit=x", "kind=a%20b", "subject="] {
+        let answer = server.get(&format!("/api/v1/events?{query}")).await;
+        answer.problem(StatusCode::BAD_REQUEST, "bad-parameter");
+    }
 }
 
 #[tokio::test]

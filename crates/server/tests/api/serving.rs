@@ -81,3 +81,79 @@ async fn a_large_body_is_refused_over_a_real_connection_with_an_answer() {
         () = client => {}
     }
 }
+
+#[tokio::test]
+async fn a_head_that_is_too_large_or_could_mean_two_things_is_refused_over_a_raw_connection() {
+    let server = idle(Config::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let at = listener.local_addr().expect("an address");
+    let get = |target: &str, headers: &str| format!("GET {target} HTTP/1.1\r\n{headers}\r\n");
+    let host = format!("host: {at}\r\n");
+    let large = format!("{host}x-large: {}\r\n", "x".repeat(100_000));
+    let (long, half) = (format!("/livez?{}", "x".repeat(40_000)), format!("{host}x-half: {}\r\n", "x".repeat(40_000)));
+    let client = async {
+        for (request, status, said) in [
+            (get("/livez", &host), "200", "alive"),
+            (get(&format!("http://{at}/livez"), &host), "200", "alive"),
+            (get("/api/v1/runs", &format!("{host}{host}")), "400", "more than one Host"),
+            (get("/livez", &format!("{host}{host}")), "400", "more than one Host"),
+            (get("/api/v1/runs", &format!("{host}host: evil.example\r\n")), "400", "more than one Host"),
+            (get("/api/v1/runs", &format!("host: me@{at}\r\n")), "400", "malformed-request"),
+            (get("/api/v1/runs", &format!("host: evil.example@{at}\r\n")), "400", "malformed-request"),
+            (get("/api/v1/runs", "host: a b\r\n"), "400", "malformed-request"),
+            (get(&format!("http://me@{at}/api/v1/runs"), &host), "400", "names a user"),
+            (get("http://evil.example/api/v1/runs", &host), "400", "names evil.example"),
+            (get(&format!("http://{at}/api/v1/runs"), "host: evil.example\r\n"), "400", "malformed-request"),
+            (get("/api/v1/runs", &large), "431", "head-too-large"),
+            (get("/livez", &large), "431", "head-too-large"),
+            (get(&long, &half), "431", "head-too-large"),
+        ] {
+            let mut stream = TcpStream::connect(at).await.expect("connected");
+            let answer = exchange(&mut stream, &request, said).await;
+            let shown: String = request.chars().take(100).collect();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{shown}: {answer}");
+        }
+        // Too many headers, or so much that it is not even read to its end: the status is all there is to say.
+        let many: String = (0..500).map(|n| format!("x-{n}: 1\r\n")).collect();
+        let mut stream = TcpStream::connect(at).await.expect("connected");
+        let answer = exchange(&mut stream, &get("/livez", &format!("{host}{many}")), "\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    };
+    tokio::select! {
+        served = serve(server.engine.clone(), Config::default(), listener, std::future::pending()) => panic!("{served:?}"),
+        () = client => {}
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_idle_for_longest_makes_room_and_whoever_is_busy_does_not() {
+    let server = idle(Config::default());
+    let config = Config { connections: 3, ..Config::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("an address");
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let client = async {
+        let mut busy = TcpStream::connect(address).await.expect("connected");
+        exchange(&mut busy, &get("/api/v1/events"), "retry:").await;
+        let mut silent = TcpStream::connect(address).await.expect("connected");
+        let mut used = TcpStream::connect(address).await.expect("connected");
+        exchange(&mut used, &get("/livez"), "alive").await;
+        // There is no place left; each of these needs one.
+        for _ in 0..2 {
+            let mut fresh = TcpStream::connect(address).await.expect("connected");
+            exchange(&mut fresh, &get("/livez"), "alive").await;
+        }
+        for closed in [&mut silent, &mut used] {
+            let ended = closed.read(&mut [0; 64]).await;
+            assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+        }
+        server.post("/api/v1/queues/slow/pause").await.ok();
+        exchange(&mut busy, "", "queue.paused").await;
+        let answer = server.get("/metrics").await;
+        assert!(answer.text().contains("everbeat_http_connections_evicted_total"), "{}", answer.text());
+    };
+    tokio::select! {
+        served = serve(server.engine.clone(), config, listener, std::future::pending()) => panic!("{served:?}"),
+        () = client => {}
+    }
+}

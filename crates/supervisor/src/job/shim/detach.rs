@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // close_range(2), once.
 
 use super::kill_points;
+use crate::descriptors;
 use crate::job::clock;
 use crate::job::folder::JobFolder;
 use crate::job::processes::SHIM_TAG;
@@ -31,7 +32,7 @@ pub fn spawn<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>, fol
     let mut command = Command::new(exe);
     // The server's environment may hold secrets, and the shim lives long.
     command.env_clear().env(SHIM_TAG, spec.identity().shim_tag());
-    command.envs(kill_points::inherited());
+    command.envs(kill_points::inherited()).envs(descriptors::before());
     command.args(args).arg(DETACH).arg(folder.path()).current_dir("/");
     // The shim inherits this pipe from the first process and closes it when it has started its command.
     let mut first = quiet(&mut command).stdout(Stdio::piped()).spawn()?;
@@ -72,6 +73,7 @@ pub(super) fn tell_started() {
 pub(super) fn detach() -> io::Result<()> {
     rustix::process::setsid()?;
     close_inherited()?;
+    descriptors::restore()?;
     let mut arguments = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
     command.arg0(arguments.next().unwrap_or_default()).args(arguments.filter(|argument| argument != DETACH));

@@ -4,7 +4,7 @@ use crate::config::{Config, mask};
 use crate::exit::Failure;
 use everbeat::{StoreOptions, open_store};
 use everbeat_engine::Env;
-use everbeat_store::{Cause, Error, Store};
+use everbeat_store::{Cause, Error, Obstacle, Store};
 use everbeat_supervisor::{Misplaced, Place};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,19 +26,22 @@ pub(crate) async fn store(config: &Config, env: &Arc<dyn Env>) -> Result<Arc<dyn
     for attempt in 1..=OPEN_TRIES {
         match open_store(&url, options, env).await {
             Ok(store) => return Ok(store),
-            Err(Error::Unavailable(cause)) if attempt < OPEN_TRIES => {
-                tracing::warn!(store = mask(&url), cause, attempt, "the store cannot be reached yet");
+            Err(error @ Error::Unavailable { .. }) if attempt < OPEN_TRIES => {
+                tracing::warn!(store = mask(&url), cause = %error, attempt, "the store cannot be reached yet");
                 env.sleep(OPEN_PAUSE).await;
             }
             Err(error) => return Err(unopened(&mask(&url), &error)),
         }
     }
-    Err(unopened(&mask(&url), &Error::Unavailable(format!("after {OPEN_TRIES} tries"))))
+    Err(unopened(&mask(&url), &Error::unavailable(Obstacle::Unreachable, format!("after {OPEN_TRIES} tries"))))
 }
 
 fn unopened(url: &str, error: &Error) -> Failure {
     let hint = match error {
-        Error::Unavailable(_) => "check that the database runs and that store.url (or --store) names it rightly",
+        Error::Unavailable { cause: Obstacle::Unreachable, .. } => {
+            "check that the database runs and that store.url (or --store) names it rightly"
+        }
+        Error::Unavailable { cause, .. } => cause.remedy(),
         Error::Refused(cause, _) => remedy(*cause),
         Error::KeyReused { .. } | Error::Bug(_) => "check that the store is one of Everbeat's and not damaged",
     };

@@ -26,7 +26,11 @@ fn an_outage_loses_no_attempt_and_results_of_meanwhile_count() {
         (status == 503).then_some(problem)
     });
     assert!(refused["hint"].as_str().unwrap().contains("try again"), "{refused}");
-    until(FINISH, "the servers say that they are not ready", || (servers[2].status("/readyz") == 503).then_some(()));
+    let unready = until(FINISH, "the servers say that they are not ready", || {
+        let (status, problem) = servers[2].try_get("/readyz")?;
+        (status == 503).then_some(problem)
+    });
+    assert!(unready["detail"].as_str().unwrap().starts_with("store: "), "it names the check: {unready}");
     assert_eq!(servers[2].status("/livez"), 200);
     pause(OUTAGE);
     postgres.begin();
@@ -38,6 +42,29 @@ fn an_outage_loses_no_attempt_and_results_of_meanwhile_count() {
     let verdicts = servers[0].get("/api/v1/verdicts");
     assert_eq!(verdicts["items"], json!([]), "nobody is judged for an outage of the database");
     servers[0].assert_sound();
+}
+
+#[test]
+fn a_replica_that_drains_while_the_database_is_away_ends_within_the_grace_and_says_what_others_conclude() {
+    let postgres = Postgres::start();
+    let mut server = Server::start(quick().store(postgres.url()).env("EVERBEAT_REPLICA__DRAIN_GRACE", "6s"));
+    let long = server.submit("sleep", json!({ "ms": 600_000 }), json!({}));
+    let short = server.submit("sleep", json!({ "ms": 500 }), json!({}));
+    [&long, &short].into_iter().for_each(|run| server.until_state(run, "running"));
+    postgres.stop();
+    server.signal("TERM");
+    // Far less than the limits of all the calls that are not answered, one after the other.
+    assert_eq!(server.exit_code(Duration::from_secs(30)), Some(0));
+    let log = server.log();
+    assert!(log.contains("draining: waits for"), "{log}");
+    let last = log.lines().rev().find(|line| line.contains("left")).unwrap_or_default();
+    assert!(last.contains("left without saying so: others conclude it from its silence"), "{log}");
+    assert!(last.contains("after=") && last.contains("unstored=2"), "{last}");
+
+    postgres.begin();
+    let successor = Server::start(server.options.clone());
+    assert_eq!(successor.wait(&short)["state"], "succeeded");
+    successor.assert_sound();
 }
 
 #[test]

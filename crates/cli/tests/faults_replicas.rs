@@ -124,9 +124,12 @@ fn a_terminated_replica_finishes_what_it_can_and_hands_on_the_rest_at_no_cost() 
 }
 
 #[test]
-fn a_replica_drained_by_another_leaves_and_its_process_ends() {
+fn a_replica_drained_by_another_is_told_before_its_next_beat_and_its_process_ends() {
     let postgres = Postgres::start();
-    let mut first = Server::start(quick().store(postgres.url()));
+    // It beats less often than this test waits.
+    let slow =
+        quick().env("EVERBEAT_REPLICA__HEARTBEAT_INTERVAL", "10m").env("EVERBEAT_REPLICA__HEARTBEAT_TIMEOUT", "1h");
+    let mut first = Server::start(slow.store(postgres.url()));
     let second = Server::start(quick().store(postgres.url()));
     let drained = second.cli(&["replica", "drain", &first.replica_id()]);
     assert!(drained.status.success(), "{drained:?}");

@@ -80,6 +80,7 @@ impl Planner for ReplicaPlanner {
 }
 
 /// One command for one execution.
+#[derive(Clone)]
 pub(crate) struct Ask {
     pub(crate) execution: ExecutionId,
     pub(crate) command: Command,
@@ -137,7 +138,7 @@ async fn start(core: &Core, starts: Vec<Start>) -> Vec<Outcome<Start>> {
     let size = starts.len();
     let begun = core.env.boot();
     let mut answers = core.bounded(core.store.start(starts.clone(), core.planner.clone())).await;
-    if matches!(answers, Err(StoreError::Unavailable(_))) && core.env.boot().since(begun) < REPEAT_WITHIN {
+    if matches!(answers, Err(StoreError::Unavailable { .. })) && core.env.boot().since(begun) < REPEAT_WITHIN {
         // The connection broke, and perhaps after the commit: the same starts again tell.
         let own: BTreeSet<ExecutionId> = starts.iter().map(|start| start.id).collect();
         let made = |answer| match answer {
@@ -178,7 +179,7 @@ impl Core {
 
     /// Whoever asked for this is answered in time, whatever becomes of the store.
     pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+        let late = || Err(StoreError::no_answer());
         within(&*self.env, self.settings.call_limit(), call).await.unwrap_or_else(late)
     }
 }

@@ -2,7 +2,7 @@
 //! for another write, never by a timer.
 
 use crate::engine::Core;
-use everbeat_store::Error as StoreError;
+use everbeat_store::{Error as StoreError, Obstacle};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -13,9 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 const CAPACITY: usize = 4096;
 /// Writes under way at once: one is being prepared while the other is committed.
 const WRITES: usize = 2;
+/// Writes that one batch may be taken apart into; when nothing can be stored, everybody is told soon.
+const MOST_PARTS: usize = 64;
 
 /// A sort of request that shares writes with its like.
-pub(crate) trait Batched: Send + Sized + 'static {
+pub(crate) trait Batched: Clone + Send + Sized + 'static {
     type Answer: Send + 'static;
 
     /// What one write takes, in the unit of `weight`.
@@ -51,9 +53,9 @@ impl<Q: Batched> Batcher<Q> {
 
     pub(crate) async fn ask(&self, request: Q) -> Outcome<Q> {
         let (answer, answered) = oneshot::channel();
-        let full = |_| StoreError::Unavailable("too many requests wait for the store".to_string());
+        let full = |_| StoreError::unavailable(Obstacle::Overloaded, "");
         self.0.try_send(Waiting { request, answer }).map_err(full)?;
-        answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the engine stopped".to_string())))
+        answered.await.unwrap_or_else(|_| Err(StoreError::unavailable(Obstacle::Stopped, "")))
     }
 }
 
@@ -103,7 +105,29 @@ fn gather<Q: Batched>(
 async fn write<Q: Batched>(core: &Arc<Core>, batch: Vec<Waiting<Q>>) {
     let (requests, answers): (Vec<Q>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.request, waiting.answer)).unzip();
-    for (answer, outcome) in answers.into_iter().zip(Q::write(core, requests).await) {
+    for (answer, outcome) in answers.into_iter().zip(write_in_parts(core, requests).await) {
         let _nobody_waits_any_more = answer.send(outcome);
     }
+}
+
+/// One request that cannot be stored takes no other with it: a batch that fails for what is in it, or for its size,
+/// is halved.
+async fn write_in_parts<Q: Batched>(core: &Arc<Core>, requests: Vec<Q>) -> Vec<Outcome<Q>> {
+    let mut outcomes = Vec::with_capacity(requests.len());
+    let mut open = vec![requests];
+    let mut writes = 0;
+    while let Some(part) = open.pop() {
+        writes += 1;
+        let again = (part.len() > 1 && writes < MOST_PARTS).then(|| part.clone());
+        let written = Q::write(core, part).await;
+        let failed = written.iter().all(|outcome| outcome.as_ref().is_err_and(StoreError::may_be_content));
+        match again.filter(|_| failed) {
+            Some(mut first) => {
+                let second = first.split_off(first.len() / 2);
+                open.extend([second, first]);
+            }
+            None => outcomes.extend(written),
+        }
+    }
+    outcomes
 }

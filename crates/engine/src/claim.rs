@@ -127,10 +127,10 @@ fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
     let settings = &core.settings;
     let table = life.table();
     let limit = match lane {
-        Lane::Tasks => settings.slots.saturating_sub(table.len() + core.former_slots()),
+        Lane::Tasks => settings.slots.saturating_sub(table.taken() + core.former_slots()),
         // What an earlier replica left comes first.
         Lane::Jobs if core.shims.is_none() || !core.jobs.recovered() => 0,
-        Lane::Jobs => settings.jobs.slots.saturating_sub(table.detached().count()),
+        Lane::Jobs => settings.jobs.slots.saturating_sub(table.jobs_taken()),
     };
     let limit = limit.min(BATCH);
     if limit == 0 {

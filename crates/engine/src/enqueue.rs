@@ -35,7 +35,7 @@ async fn write(core: &Core, mut requests: Vec<Enqueue>) -> Vec<Outcome<Enqueue>>
     let runs: Vec<NewRun> = requests.into_iter().flat_map(|request| request.runs).collect();
     // Bounded: two writes that are never answered would otherwise end all submissions for good.
     let written = core.store.enqueue(Enqueue { runs, idempotency });
-    let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+    let late = || Err(StoreError::no_answer());
     let answer = within(&*core.env, core.settings.call_limit(), written).await.unwrap_or_else(late);
     core.store.wake();
     metrics::counter!("everbeat_runs_enqueued_total").increment(answer.as_ref().map_or(0, Vec::len) as u64);

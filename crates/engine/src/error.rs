@@ -46,8 +46,8 @@ impl Error {
             Error::NotFound { what: "node", .. } => "look at the nodes of the execution's graph".to_string(),
             Error::NotFound { what, .. } => format!("check the id; `everbeat ls {what}s` lists what there is"),
             Error::Conflict { hint, .. } => hint.clone(),
-            Error::Store(everbeat_store::Error::Unavailable(_)) => {
-                "the database cannot be reached; nothing is lost, try again with the same Idempotency-Key".to_string()
+            Error::Store(everbeat_store::Error::Unavailable { cause, .. }) => {
+                format!("{}; nothing is lost, try again with the same Idempotency-Key", cause.remedy())
             }
             Error::Store(everbeat_store::Error::KeyReused { .. }) => {
                 "use a new Idempotency-Key for a different request".to_string()

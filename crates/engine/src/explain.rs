@@ -31,12 +31,23 @@ impl Engine {
         let (summary, remedy) = match run.run.state {
             RunState::Ready => self.why_ready(&run).await?,
             RunState::Scheduled => why_scheduled(&run),
-            RunState::Running => self.why_running(&run).await?,
+            RunState::Running => match self.why_held(&run) {
+                Some(held) => held,
+                None => self.why_running(&run).await?,
+            },
             RunState::Succeeded | RunState::Failed | RunState::Cancelled => why_finished(&run),
         };
         let history =
             attempts.iter().filter(|attempt| attempt.outcome.is_some()).map(|attempt| history(attempt, &verdicts));
         Ok(Explanation { summary, remedy, history: history.collect(), attempts, verdicts, run })
+    }
+
+    /// Of an attempt that has ended here, if the store could not take its ending yet.
+    fn why_held(&self, run: &RunView) -> Option<(String, Option<String>)> {
+        let life = self.core.life().filter(|life| run.run.replica_id == Some(life.id))?;
+        let held = life.table().held_of(run.run.id).cloned()?;
+        let remedy = held.hold.error.cause().map(|cause| cause.remedy().to_string());
+        Some((held.describe(run.run.attempt, self.core.env.boot()), remedy))
     }
 }
 

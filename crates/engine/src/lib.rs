@@ -20,6 +20,7 @@ mod figures;
 mod find;
 mod graphs;
 mod handler;
+mod held;
 mod jobs;
 mod judge;
 mod life;

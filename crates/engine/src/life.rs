@@ -7,12 +7,13 @@ use crate::engine::{Core, lock};
 use crate::env::{Task, within};
 use crate::locks::LockGuard;
 use crate::perform::{Condemned, Entry, Table};
-use crate::settle::{Draft, Ended};
+use crate::settle::{Draft, Ended, Unsettled};
 use crate::sign::Signer;
 use crate::{Ctx, Failure, Stop, advance, attend, claim, figures, jobs, judge, renew, settle, sign, sweep};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
+use everbeat_model::time::format_duration;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::watch::Watch;
 use everbeat_model::{BootInstant, Ending, Hole, Json, Outcome, ReplicaId, StoreTime, Verdict};
@@ -70,8 +71,13 @@ pub(crate) struct Life {
     claims: [Claims; 2],
     /// Tasks that end with this life.
     kept: Mutex<Vec<Task>>,
+    tally: Mutex<Tally>,
+    /// Why no ending can be stored now, if so.
+    unsettled: Mutex<Option<Unsettled>>,
     /// Renewing does not wait for its next beat.
     pub(crate) renew_now: Notify,
+    /// There was a hint: the next beat should come soon.
+    pub(crate) hinted: Notify,
     /// It was asked to drain, through the store.
     told_to_drain: AtomicBool,
     /// It drains: only one does that for it.
@@ -90,11 +96,19 @@ pub(crate) struct Pulse {
 }
 
 /// Why a renewal was not acknowledged.
-#[derive(Clone)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// Not sent: a loop of this replica hangs.
+    #[error("a loop of this replica hangs")]
     Withheld,
+    #[error("{0}")]
     Store(StoreError),
+}
+
+/// What became of the work of a replica that drains.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    finished: u64,
+    released: u64,
 }
 
 impl Pulse {
@@ -225,7 +239,10 @@ impl Life {
             turns: [const { AtomicU64::new(0) }; Turn::ALL.len()],
             claims: Default::default(),
             kept: Mutex::default(),
+            tally: Mutex::default(),
+            unsettled: Mutex::default(),
             renew_now: Notify::new(),
+            hinted: Notify::new(),
             told_to_drain: AtomicBool::new(false),
             drains: AtomicBool::new(false),
             left_jobs: AtomicBool::new(false),
@@ -263,7 +280,7 @@ impl Life {
                 }
                 None => {
                     tracing::warn!("cannot join yet: the store does not answer");
-                    core.set_trouble(Some(StoreError::Unavailable("no answer in time".to_string())));
+                    core.set_trouble(Some(StoreError::no_answer()));
                 }
             }
             core.env.sleep(pause).await;
@@ -278,6 +295,10 @@ impl Life {
 
     pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn unsettled(&self) -> MutexGuard<'_, Option<Unsettled>> {
+        lock(&self.unsettled)
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -315,7 +336,7 @@ impl Life {
     /// A store call of a loop, bounded.
     pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let limit = self.core.settings.call_limit();
-        let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+        let late = || Err(StoreError::no_answer());
         within(&*self.core.env, limit, call).await.unwrap_or_else(late)
     }
 
@@ -491,7 +512,7 @@ impl Life {
 
     /// Hands a judged entry's ending to the settling loop.
     pub(crate) async fn settle(&self, entry: &Arc<Entry>, ending: Ending, draft: Option<Draft>) {
-        let ended = Ended { entry: entry.clone(), ending, draft, cancel_asked: false, tried: false };
+        let ended = Ended::new(entry.clone(), ending, draft);
         // The channel has a place for every slot; it is only ever closed when this life is over.
         let _life_is_over = self.endings.send(ended).await;
     }
@@ -574,14 +595,31 @@ impl Life {
             self.wait_phase(|phase| matches!(phase, Phase::Fenced | Phase::Left)).await;
             return;
         }
+        let env = &self.core.env;
+        let begun = env.boot();
         self.enter(Phase::Draining);
-        tracing::info!(replica = %self.id, running = self.table().len(), "draining");
-        if let Err(error) = self.call(self.core.store.drain(self.id)).await {
-            tracing::warn!(%error, "others do not know yet that this replica drains");
-        }
-        let attached = |entries: Vec<Arc<Entry>>| entries.into_iter().filter(|entry| !entry.detached());
+        let (running, grace_shown) = (self.table().len(), format_duration(grace));
+        tracing::info!(replica = %self.id, running, grace = grace_shown, "draining: it takes no more work");
         attached(self.table().all()).for_each(|entry| entry.ask_stop(Stop::Draining));
-        within(&*self.core.env, grace, self.emptied()).await;
+        let tell = async {
+            if let Err(error) = self.call(self.core.store.drain(self.id)).await {
+                tracing::warn!(replica = %self.id, %error, "others do not know yet that this replica drains");
+            }
+        };
+        let finish = async {
+            self.finish(begun, grace).await;
+            self.last_wait()
+        };
+        tokio::pin!(tell, finish);
+        tokio::select! {
+            biased;
+            () = &mut tell => {
+                finish.await;
+            }
+            wait = &mut finish => {
+                within(&**env, wait, tell).await;
+            }
+        }
         let unfinished = self.table().all();
         for entry in attached(unfinished) {
             let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
@@ -590,31 +628,92 @@ impl Life {
             }
             entry.kill(Stop::Draining);
         }
-        within(&*self.core.env, self.core.settings.call_limit() * 2, self.emptied()).await;
-        self.leave_jobs();
-        within(&*self.core.env, self.core.settings.call_limit(), self.settled_jobs()).await;
+        within(&**env, self.last_wait() * 2, self.emptied()).await;
+        let jobs = self.leave_jobs();
+        within(&**env, self.last_wait(), self.settled_jobs()).await;
         self.core.store.wake();
         if self.phase() == Phase::Fenced {
+            tracing::warn!(replica = %self.id, "judged dead by another replica while it drained");
             return;
         }
-        if let Err(error) = self.call(self.core.store.leave(self.id)).await {
-            tracing::warn!(%error, "left without saying so; others will notice by silence");
-        }
+        let left = within(&**env, self.last_wait(), self.core.store.leave(self.id)).await;
+        self.say_left(left.unwrap_or_else(|| Err(StoreError::no_answer())), jobs);
         self.enter(Phase::Left);
     }
 
+    /// Waits for the work, and says now and then what it waits for. Without the store it ends a little earlier, so
+    /// that the last words to it, which will not be answered, are within the grace too.
+    async fn finish(&self, begun: BootInstant, grace: Duration) {
+        let env = &self.core.env;
+        let mut silent = FIRST_TELL;
+        loop {
+            let last_words = if self.pulse().connected() { Duration::ZERO } else { (LAST_WAIT * 4).min(grace / 2) };
+            let left = (grace - last_words).saturating_sub(env.boot().since(begun));
+            if left.is_zero() {
+                return;
+            }
+            if within(&**env, left.min(silent), self.emptied()).await.is_some() {
+                return;
+            }
+            silent = DRAIN_TELLS;
+            let all = self.table().all();
+            let unstored = all.iter().filter(|entry| !entry.detached() && entry.ended()).count();
+            let performing = self.table().len() - unstored;
+            let store = self.pulse().trouble.as_ref().map_or_else(|| "reachable".to_string(), ToString::to_string);
+            let spent = format_duration(Duration::from_secs(env.boot().since(begun).as_secs()));
+            tracing::info!(replica = %self.id, performing, unstored, store, spent, grace = format_duration(grace),
+                "draining: waits for what is performed, and for endings to be stored");
+        }
+    }
+
+    /// How long each last word to the store may take: no time is lost on one that does not answer anyway.
+    fn last_wait(&self) -> Duration {
+        let limit = self.core.settings.call_limit();
+        if self.pulse().connected() { limit } else { limit.min(LAST_WAIT) }
+    }
+
+    /// The last line of a replica's life: what became of its work, and what others will conclude.
+    fn say_left(&self, left: Result<(), StoreError>, jobs: usize) {
+        let Tally { finished, released } = *lock(&self.tally);
+        let unstored = self.table().len();
+        match left {
+            Ok(()) if unstored == 0 => tracing::info!(replica = %self.id, finished, released, jobs, "left"),
+            Ok(()) => tracing::warn!(replica = %self.id, finished, released, jobs, unstored,
+                "left; others take over at once what could not be stored, and perform it again"),
+            Err(error) => {
+                let after = format_duration(self.core.settings.heartbeat_timeout);
+                tracing::warn!(replica = %self.id, finished, released, jobs, unstored, %error, after,
+                    "left without saying so: others conclude it from its silence, and take over what it held");
+            }
+        }
+    }
+
+    /// Counts what the drain of this replica brought to an end.
+    pub(crate) fn tally(&self, outcome: Outcome) {
+        if self.phase() == Phase::Draining {
+            let mut tally = lock(&self.tally);
+            match outcome {
+                Outcome::Released => tally.released += 1,
+                _ => tally.finished += 1,
+            }
+        }
+    }
+
     /// Jobs are neither awaited nor released: they go on, and wait for whoever takes them over. Those whose
-    /// end is on its way to the store are left to that.
-    fn leave_jobs(&self) {
+    /// end is on its way to the store are left to that. Answers how many go on.
+    fn leave_jobs(&self) -> usize {
         if self.core.settings.hole == Some(Hole::LeftStillVouches) {
-            return;
+            return 0;
         }
         self.left_jobs.store(true, Ordering::SeqCst);
         let jobs: Vec<Arc<Entry>> = self.table().detached().cloned().collect();
+        let mut left = 0;
         for entry in jobs.iter().filter(|entry| entry.judge()) {
             entry.kill(Stop::Draining);
             self.table().settled(entry);
+            left += 1;
         }
+        left
     }
 
     async fn settled_jobs(&self) {
@@ -636,6 +735,15 @@ impl Life {
     }
 }
 
+fn attached(entries: Vec<Arc<Entry>>) -> impl Iterator<Item = Arc<Entry>> {
+    entries.into_iter().filter(|entry| !entry.detached())
+}
+
+/// How often a draining replica says what it waits for, and when first.
+const FIRST_TELL: Duration = Duration::from_secs(1);
+const DRAIN_TELLS: Duration = Duration::from_secs(5);
+/// While the store does not acknowledge this replica, its last words wait no longer.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 /// How often a draining replica looks, besides being told.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -71,6 +71,12 @@ pub const FAMILIES: &[Family] = &[
         "Time from the last sign of life of a replica or a job's shim to the verdict that it is lost",
         Each("subject", WATCHED),
     ),
+    gauge(
+        "everbeat_endings_held",
+        "Ended attempts whose endings the store could not take yet, while it takes others",
+        One,
+    ),
+    gauge("everbeat_endings_held_oldest_seconds", "How long the oldest of these has waited", One),
     counter("everbeat_execution_looks_total", "Executions looked at since something of theirs was due", One),
     counter("everbeat_fenced_writes_total", "Results of attempts that no longer held their lease", One),
     gauge("everbeat_http_connections", "Open connections", One),

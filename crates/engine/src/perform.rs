@@ -2,6 +2,7 @@
 //! has really ended.
 
 use crate::env::Task;
+use crate::held::{HeldEnding, room};
 use crate::settle::Draft;
 use crate::{Liveness, Stop};
 use everbeat_model::policy::{HeartbeatMode, WhenIsolated};
@@ -264,12 +265,54 @@ pub(crate) struct Table {
     by_queue: BTreeMap<String, usize>,
     isolating: usize,
     detached: BTreeSet<Token>,
+    /// Those that have ended, but whose endings the store could not take yet.
+    held: BTreeMap<Token, HeldEnding>,
+    held_bytes: usize,
+    /// Of these: those that take no slot meanwhile.
+    slotless: BTreeSet<Token>,
 }
 
 impl Table {
     /// How many attempts take the slots of this replica; what is detached has its own.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.detached.len()
+    }
+
+    /// The same without those that only wait for the store.
+    pub(crate) fn taken(&self) -> usize {
+        self.len() - self.slotless.iter().filter(|token| !self.detached.contains(token)).count()
+    }
+
+    pub(crate) fn jobs_taken(&self) -> usize {
+        self.detached.len() - self.slotless.intersection(&self.detached).count()
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = &HeldEnding> {
+        self.held.values()
+    }
+
+    /// Why the ending of this attempt is not stored, if it is held.
+    pub(crate) fn held_of(&self, run: RunId) -> Option<&HeldEnding> {
+        self.by_run.get(&run).and_then(|token| self.held.get(token))
+    }
+
+    /// Notes that an ending could not be stored. Answers whether that freed a slot: work that is over should not keep
+    /// others from beginning, as long as the memory for it is bounded.
+    pub(crate) fn hold(&mut self, entry: &Entry, held: HeldEnding) -> bool {
+        let token = entry.token();
+        if !self.entries.contains_key(&token) {
+            return false;
+        }
+        self.held_bytes += held.bytes;
+        let before = self.held.insert(token, held);
+        self.held_bytes -= before.map_or(0, |before| before.bytes);
+        // Whoever watches a job stays until its end is stored; the job itself is over.
+        let over = entry.ended() || entry.detached();
+        let frees = over && room(self.held.len(), self.held_bytes) && self.slotless.insert(token);
+        if frees {
+            self.uncount(entry);
+        }
+        frees
     }
 
     pub(crate) fn detached(&self) -> impl Iterator<Item = &Arc<Entry>> {
@@ -341,10 +384,20 @@ impl Table {
         }
         self.disarm(entry.token());
         self.detached.remove(&entry.token());
+        self.held_bytes -= self.held.remove(&entry.token()).map_or(0, |held| held.bytes);
+        if !self.slotless.remove(&entry.token()) {
+            self.uncount(entry);
+        }
         let run = entry.claimed.lease.run_id;
         if self.by_run.get(&run) == Some(&entry.token()) {
             self.by_run.remove(&run);
         }
+        self.isolating -= usize::from(entry.stops_when_isolated());
+        true
+    }
+
+    /// It counts no more for the limits of its task and its queue.
+    fn uncount(&mut self, entry: &Entry) {
         let spec = &entry.claimed.spec;
         for (counts, name) in [(&mut self.by_task, &spec.task), (&mut self.by_queue, &spec.queue)] {
             if let Some(count) = counts.get_mut(name) {
@@ -354,8 +407,6 @@ impl Table {
                 }
             }
         }
-        self.isolating -= usize::from(entry.stops_when_isolated());
-        true
     }
 
     /// Looks at an attempt at `at`, or earlier if it is already to be looked at earlier.

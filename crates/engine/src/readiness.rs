@@ -5,6 +5,7 @@ use crate::engine::Core;
 use crate::life::{Life, Phase, Trouble};
 use crate::{Engine, Error};
 use everbeat_model::time::format_duration;
+use everbeat_store::Error as StoreError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub enum CheckName {
     Loops,
     /// The store acknowledges its renewals.
     Store,
+    /// Endings of attempts can be stored.
+    Settling,
 }
 
 /// Only `Failing` makes a replica unready.
@@ -46,7 +49,7 @@ pub enum CheckStatus {
 impl Engine {
     pub fn readiness(&self) -> Readiness {
         let core = &self.core;
-        Readiness { checks: vec![replica(core), loops(core), store(core)] }
+        Readiness { checks: vec![replica(core), loops(core), store(core), settling(core)] }
     }
 }
 
@@ -66,18 +69,23 @@ impl Check {
         Check { name, status: CheckStatus::Ok, detail: detail.into(), hint: None }
     }
 
+    pub(crate) fn degraded(name: CheckName, detail: impl Into<String>, hint: impl Into<String>) -> Check {
+        Check { status: CheckStatus::Degraded, ..Check::failing(name, detail, hint) }
+    }
+
     pub(crate) fn failing(name: CheckName, detail: impl Into<String>, hint: impl Into<String>) -> Check {
         Check { name, status: CheckStatus::Failing, detail: detail.into(), hint: Some(hint.into()) }
     }
 }
 
 impl CheckName {
-    pub const ALL: [CheckName; 3] = [CheckName::Replica, CheckName::Loops, CheckName::Store];
+    pub const ALL: [CheckName; 4] = [CheckName::Replica, CheckName::Loops, CheckName::Store, CheckName::Settling];
 
     pub fn as_str(self) -> &'static str {
         match self {
             CheckName::Replica => "replica",
             CheckName::Store => "store",
+            CheckName::Settling => "settling",
             CheckName::Loops => "loops",
         }
     }
@@ -120,8 +128,7 @@ fn store(core: &Core) -> Check {
     let trouble = core.life().map_or_else(|| core.trouble().map(Trouble::Store), |life| life.pulse().trouble.clone());
     match trouble {
         Some(Trouble::Store(error)) => {
-            let error = Error::Store(error);
-            Check::failing(name, format!("the store does not acknowledge this replica: {error}"), error.hint())
+            Check::failing(name, format!("the store does not acknowledge this replica: {error}"), remedy(error))
         }
         Some(Trouble::Withheld) => Check::failing(
             name,
@@ -146,4 +153,38 @@ fn loops(core: &Core) -> Check {
         }
         None => Check::ok(name, "they turn"),
     }
+}
+
+/// How long nothing could be stored before that is said: a single lost answer is not worth it.
+const UNSETTLED_FOR: Duration = Duration::from_secs(1);
+
+fn settling(core: &Core) -> Check {
+    let name = CheckName::Settling;
+    let Some(life) = core.life() else { return Check::ok(name, "nothing is to be stored") };
+    let now = core.env.boot();
+    let (held, oldest) = {
+        let table = life.table();
+        (table.held().count(), table.held().min_by_key(|held| held.hold.since).cloned())
+    };
+    let unsettled = life.unsettled().clone().filter(|unsettled| now.since(unsettled.since) >= UNSETTLED_FOR);
+    if let Some(unsettled) = unsettled {
+        let (waiting, error) = (unsettled.waiting + held, unsettled.error);
+        return Check::failing(name, format!("no ending can be stored: {error}; waiting: {waiting}"), remedy(error));
+    }
+    match oldest {
+        Some(oldest) => {
+            let (age, bytes) = (now.since(oldest.hold.since).as_secs(), oldest.bytes);
+            let error = oldest.hold.error;
+            let detail = format!(
+                "endings that cannot be stored while others can: {held}; the oldest for {age} s, of {bytes} bytes: {error}"
+            );
+            Check::degraded(name, detail, remedy(error))
+        }
+        None => Check::ok(name, "every ending is stored as it comes"),
+    }
+}
+
+/// What whoever runs the server can do; a client's remedy would be another.
+fn remedy(error: StoreError) -> String {
+    error.cause().map_or_else(|| Error::Store(error).hint(), |cause| cause.remedy().to_string())
 }

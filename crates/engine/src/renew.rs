@@ -20,6 +20,7 @@ pub(crate) async fn run(life: Arc<Life>) {
     }
     let mut drain = None;
     loop {
+        let sent = core.env.boot();
         let acknowledged = renew(&life).await;
         if acknowledged == Some(ReplicaState::Draining) {
             life.told_to_drain();
@@ -35,13 +36,21 @@ pub(crate) async fn run(life: Arc<Life>) {
         // While the store is away, a fresh attempt must come well before anybody's patience ends.
         let pause = if acknowledged.is_some() { pace } else { pace.min(core.settings.heartbeat_timeout / 10) };
         let look_again = core.env.sleep(core.env.jittered(pause));
+        let hinted = async {
+            life.hinted.notified().await;
+            core.env.sleep_until(sent + HINT_PAUSE).await;
+        };
         tokio::select! {
             biased;
             () = life.renew_now.notified() => {}
+            () = hinted, if acknowledged.is_some() => {}
             () = look_again => {}
         }
     }
 }
+
+/// Hints come in floods; they bring about one renewal in so long.
+const HINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Watches the others, apart from renewal: neither a slow reading nor a burial may delay the own beat.
 pub(crate) async fn watch(life: Arc<Life>) {

@@ -23,6 +23,8 @@ pub struct Settings {
     pub retention: Duration,
     pub clean_interval: Duration,
     pub drain_grace: Duration,
+    /// An ending that cannot be stored for so long, while others can, gives way to a failure with that reason.
+    pub store_patience: Duration,
     pub slots: usize,
     /// What a run's own policy is laid over.
     pub runs: Policy,
@@ -129,6 +131,7 @@ impl Default for Settings {
             retention: Duration::from_secs(3600),
             clean_interval: Duration::from_secs(3600),
             drain_grace: Duration::from_secs(30),
+            store_patience: Duration::from_secs(600),
             slots: 64,
             runs: Policy::BASELINE,
             keep_finished: day * 30,

@@ -7,7 +7,7 @@ use crate::perform::Entry;
 use crate::settle::Draft;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{BootInstant, Ending, Json, Outcome, Token};
-use everbeat_store::{Class, Sign, Signed};
+use everbeat_store::{Class, Error as StoreError, Sign, Signed};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const BATCH: usize = 1000;
+const FIRST_HOLD: Duration = Duration::from_millis(250);
+const LONGEST_HOLD: Duration = Duration::from_secs(10);
 
 type Acknowledge = oneshot::Sender<Result<(), Stop>>;
 
@@ -74,6 +76,7 @@ struct Pending {
 
 pub(crate) async fn run(life: Arc<Life>, mut requests: mpsc::Receiver<Request>) {
     let mut pending: BTreeMap<Token, Pending> = BTreeMap::new();
+    let mut held = Held::default();
     let mut received = Vec::new();
     let mut written = life.core.env.boot();
     loop {
@@ -83,11 +86,13 @@ pub(crate) async fn run(life: Arc<Life>, mut requests: mpsc::Receiver<Request>) 
         let urgent = pending.values().any(|pending| !pending.acknowledge.is_empty());
         if !urgent {
             let pause = life.core.env.sleep_until(written + PROGRESS_PAUSE);
-            let gathered = !pending.is_empty();
+            let try_again = life.core.env.sleep_until(held.until);
+            let (gathered, holds) = (!pending.is_empty(), !held.signs.is_empty());
             tokio::select! {
                 biased;
                 count = requests.recv_many(&mut received, BATCH) => if count == 0 { return },
                 () = pause, if gathered => {}
+                () = try_again, if holds => {}
             }
         }
         while received.len() < BATCH
@@ -96,31 +101,74 @@ pub(crate) async fn run(life: Arc<Life>, mut requests: mpsc::Receiver<Request>) 
             received.push(request);
         }
         received.drain(..).for_each(|request| gather(&mut pending, request));
+        if life.core.env.boot() >= held.until {
+            std::mem::take(&mut held.signs).into_values().for_each(|sign| put_back(&mut pending, sign));
+        }
         let urgent = pending.values().any(|pending| !pending.acknowledge.is_empty());
         if urgent || life.core.env.boot() >= written + PROGRESS_PAUSE {
-            write(&life, &mut pending).await;
+            write(&life, &mut pending, &mut held).await;
             written = life.core.env.boot();
         }
     }
 }
 
+/// Checkpoints that the store could not take, although each stood alone: those who wait for them go on waiting.
+struct Held {
+    signs: BTreeMap<Token, Pending>,
+    /// When they are tried again.
+    until: BootInstant,
+    pause: Duration,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held { signs: BTreeMap::new(), until: BootInstant(Duration::ZERO), pause: FIRST_HOLD }
+    }
+}
+
+impl Held {
+    fn hold(&mut self, life: &Life, sign: Pending, error: &StoreError) {
+        let lease = &sign.entry.claimed.lease;
+        if self.signs.is_empty() && self.until < life.core.env.boot() {
+            self.until = life.core.env.boot() + self.pause;
+            if self.pause == FIRST_HOLD {
+                tracing::warn!(run = %lease.run_id, bytes = sign.bytes(), %error,
+                    "a checkpoint cannot be stored yet; its attempt waits");
+            }
+            self.pause = (self.pause * 2).min(LONGEST_HOLD);
+        }
+        self.signs.insert(sign.entry.token(), sign);
+    }
+}
+
 fn gather(pending: &mut BTreeMap<Token, Pending>, request: Request) {
     let (Request::Progress(entry) | Request::Checkpoint(entry, ..)) = &request;
-    let slot = pending.entry(entry.token()).or_insert_with(|| Pending {
-        entry: entry.clone(),
-        checkpoint: None,
-        acknowledge: Vec::new(),
-    });
+    let slot = slot(pending, entry);
     if let Request::Checkpoint(_, value, acknowledge) = request {
         slot.checkpoint = Some(value);
         slot.acknowledge.push(acknowledge);
     }
 }
 
-/// Writes what is pending, in batches of bounded size. What could not be written stays pending.
-async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
-    let mut alone = false;
-    while let Some(batch) = next_batch(pending, if alone { 1 } else { BATCH }) {
+/// What has come meanwhile is newer.
+fn put_back(pending: &mut BTreeMap<Token, Pending>, sign: Pending) {
+    let slot = slot(pending, &sign.entry);
+    slot.checkpoint = slot.checkpoint.take().or(sign.checkpoint);
+    slot.acknowledge.extend(sign.acknowledge);
+}
+
+fn slot<'a>(pending: &'a mut BTreeMap<Token, Pending>, entry: &Arc<Entry>) -> &'a mut Pending {
+    pending.entry(entry.token()).or_insert_with(|| Pending {
+        entry: entry.clone(),
+        checkpoint: None,
+        acknowledge: Vec::new(),
+    })
+}
+
+/// Writes what is pending, in batches of bounded size. What could not be written stays pending, or is held.
+async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut Held) {
+    let mut most = BATCH;
+    while let Some(batch) = next_batch(pending, most) {
         let signs = batch.iter().map(|pending| {
             let mut vital = pending.entry.vital();
             vital.queued = false;
@@ -133,27 +181,43 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>) {
         });
         match life.call(life.core.store.sign(signs.collect())).await {
             Ok(answers) => {
+                most = (most * 2).min(BATCH);
                 for (answer, pending) in answers.into_iter().zip(batch) {
+                    held.pause = if pending.checkpoint.is_some() { FIRST_HOLD } else { held.pause };
                     answered(life, answer, pending).await;
                 }
             }
-            Err(error) if error.class() == Class::Bug && batch.len() == 1 => {
-                // Alone, it is the culprit; the others are not held back by it.
-                tracing::error!(%error, "a checkpoint cannot be stored");
-                for pending in batch {
-                    answered(life, Signed::Unstorable, pending).await;
+            Err(error) if error.may_be_content() && batch.len() > 1 => {
+                // It may be for one of them, or for how much it is: fewer at a time, until the bad one stands alone.
+                most = batch.len() / 2;
+                batch.into_iter().for_each(|sign| put_back(pending, sign));
+            }
+            Err(error) if error.may_be_content() => {
+                for sign in batch {
+                    alone(life, sign, &error, held).await;
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, "progress and checkpoints wait for the store");
-                alone = error.class() == Class::Bug;
-                pending.extend(batch.into_iter().map(|pending| (pending.entry.token(), pending)));
-                if !alone {
-                    life.core.env.sleep(RETRY_PAUSE).await;
-                    return;
-                }
+                batch.into_iter().for_each(|sign| put_back(pending, sign));
+                life.core.env.sleep(RETRY_PAUSE).await;
+                return;
             }
         }
+    }
+}
+
+/// It cannot be stored although it stands alone; the others are not held back by it.
+async fn alone(life: &Life, sign: Pending, error: &StoreError, held: &mut Held) {
+    if error.class() == Class::Bug {
+        tracing::error!(%error, "a checkpoint cannot be stored");
+        answered(life, Signed::Unstorable, sign).await;
+    } else if sign.checkpoint.is_some() {
+        held.hold(life, sign, error);
+    } else {
+        // Progress is for people: the next one follows, or the ending takes it along.
+        tracing::debug!(%error, "progress cannot be stored now");
+        sign.entry.vital().dirty = true;
     }
 }
 

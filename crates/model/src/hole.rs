@@ -48,10 +48,12 @@ pub enum Hole {
     ReturnOverlooked,
     /// A shim that hangs is the only one to keep its command's time.
     NoLastTimer,
+    /// Endings wait behind one that cannot be stored.
+    WholeBatchWaits,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 23] = [
+    pub const ALL: [Hole; 24] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -75,5 +77,6 @@ impl Hole {
         Hole::PastForgotten,
         Hole::ReturnOverlooked,
         Hole::NoLastTimer,
+        Hole::WholeBatchWaits,
     ];
 }

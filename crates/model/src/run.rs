@@ -92,6 +92,13 @@ pub struct NewRun {
     pub run_at: Option<StoreTime>,
 }
 
+impl NewRun {
+    /// How much text it is.
+    pub fn bytes(&self) -> usize {
+        self.spec.input.as_str().len()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {

@@ -57,6 +57,11 @@ impl Ending {
         let error = Json::of(&serde_json::json!({ "reason": reason, "message": message }));
         Ending { error: Some(error), ..Ending::plain(outcome) }
     }
+
+    /// How much text it is.
+    pub fn bytes(&self) -> usize {
+        [&self.result, &self.error].into_iter().flatten().map(|json| json.as_str().len()).sum()
+    }
 }
 
 /// Where the run goes from here.

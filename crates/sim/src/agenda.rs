@@ -2,6 +2,7 @@
 
 use crate::executor::Owner;
 use crate::plan::Fault;
+use crate::shortage::Shortage;
 use everbeat_model::ReplicaId;
 use everbeat_store::memory::State;
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ pub(crate) enum Action {
     EndOutage,
     EndRenewals,
     EndSlowness(Owner),
+    Shortage(Shortage),
     /// The store fails over to what it was at the time of the copy, and is away for a while.
     Restore(Box<Copy>),
     Resume(&'static str),

@@ -43,6 +43,7 @@ impl World {
         if self.plan.graphs {
             self.plan_graphs();
         }
+        self.plan_shortage();
         self.agenda.plan(trouble, Action::Heal);
     }
 
@@ -74,6 +75,10 @@ impl World {
             Action::EndSlowness(owner) => {
                 let mut network = self.shared.network();
                 network.slow_owner = network.slow_owner.filter(|slow| *slow != owner);
+            }
+            Action::Shortage(shortage) => {
+                self.tell("no room for some", None);
+                self.shared.network().shortage = Some(shortage);
             }
             Action::Restore(copy) => self.restore(*copy),
             Action::Resume(queue) => self.ask("resume", move |engine| async move {
@@ -107,6 +112,7 @@ impl World {
             }
             Action::Look => {
                 self.bring_back_ended();
+                self.end_shortage();
                 self.agenda.plan(now + 100 * MS, Action::Look);
                 return self.look_for_end();
             }
@@ -476,6 +482,9 @@ impl World {
         network.outage = None;
         network.renewals = None;
         network.slow_owner = None;
+        if let Some(shortage) = &mut network.shortage {
+            shortage.healed = true;
+        }
         let wake_lost = if self.plan.wakes_stay_lossy { self.plan.rates.wake_lost } else { 0.0 };
         network.rates = Rates { wake_lost, ..Rates::default() };
         drop(network);

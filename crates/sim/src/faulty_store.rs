@@ -4,6 +4,7 @@ use crate::executor::{Owner, WORLD};
 use crate::job_checker;
 use crate::message::Message;
 use crate::shared::Shared;
+use crate::shortage::Shortage;
 use crate::truth::{LifeTruth, Look};
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
@@ -98,6 +99,10 @@ impl FaultyStore {
         }
     }
 
+    fn short(&self) -> Option<Shortage> {
+        self.shared.network().shortage
+    }
+
     fn mine<T>(&self, replica: ReplicaId, note: impl FnOnce(&mut LifeTruth, u64) -> T) -> Option<T> {
         let now = self.shared.now();
         self.shared.truth().lives.get_mut(&replica).map(|life| note(life, now))
@@ -107,7 +112,12 @@ impl FaultyStore {
 #[async_trait]
 impl Runs for FaultyStore {
     async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        self.call("enqueue", move |store| async move { store.enqueue(request).await }).await
+        let short = self.short();
+        let enqueue = move |store: Arc<Memory>| async move {
+            short.map_or(Ok(()), |short| short.enqueues(&request.runs))?;
+            store.enqueue(request).await
+        };
+        self.call("enqueue", enqueue).await
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
@@ -151,7 +161,12 @@ impl Runs for FaultyStore {
                 });
             }
         };
-        self.call_and("settle", move |store| async move { store.settle(settlements).await }, settled).await
+        let short = self.short();
+        let settle = move |store: Arc<Memory>| async move {
+            short.map_or(Ok(()), |short| short.settles(&settlements))?;
+            store.settle(settlements).await
+        };
+        self.call_and("settle", settle, settled).await
     }
 
     async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
@@ -167,7 +182,12 @@ impl Runs for FaultyStore {
                 }
             }
         };
-        self.call_and("sign", move |store| async move { store.sign(signs).await }, signed).await
+        let short = self.short();
+        let sign = move |store: Arc<Memory>| async move {
+            short.map_or(Ok(()), |short| short.signs(&signs))?;
+            store.sign(signs).await
+        };
+        self.call_and("sign", sign, signed).await
     }
 
     async fn cancel(&self, run: RunId) -> Result<Cancelled> {

@@ -30,6 +30,7 @@ mod report;
 mod rng;
 mod shared;
 mod shim;
+mod shortage;
 mod truth;
 mod workload;
 mod world;

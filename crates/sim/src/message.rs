@@ -4,7 +4,7 @@
 use crate::executor::Owner;
 use crate::network::{Fate, Manner};
 use crate::shared::Shared;
-use everbeat_store::{Error, Memory, Result};
+use everbeat_store::{Error, Memory, Obstacle, Result};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -124,7 +124,7 @@ impl Message {
     }
 
     fn unavailable<T>(&self) -> Result<T> {
-        Err(Error::Unavailable(format!("{} failed in the simulation", self.name)))
+        Err(Error::unavailable(Obstacle::Unreachable, format!("{} failed in the simulation", self.name)))
     }
 }
 

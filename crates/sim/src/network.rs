@@ -3,6 +3,7 @@
 
 use crate::executor::Owner;
 use crate::rng::Rng;
+use crate::shortage::Shortage;
 use std::collections::BTreeMap;
 
 /// How a call that cannot get through looks to its caller.
@@ -47,6 +48,8 @@ pub(crate) struct Network {
     pub(crate) slow_owner: Option<Owner>,
     /// The last time that a call to a shim was slow or failed.
     pub(crate) shims_troubled_at: u64,
+    /// There is no room for some of what is to be stored.
+    pub(crate) shortage: Option<Shortage>,
 }
 
 /// What will become of one call.
@@ -73,6 +76,7 @@ impl Network {
             signs_arrived: BTreeMap::new(),
             slow_owner: None,
             shims_troubled_at: 0,
+            shortage: None,
         }
     }
 

@@ -84,4 +84,5 @@ every_planted_hole_is_found! {
     a_past_that_is_forgotten_is_found: PastForgotten breaks "G10",
     a_return_that_is_overlooked_is_found: ReturnOverlooked breaks "G3",
     a_hung_shim_without_a_last_timer_is_found: NoLastTimer breaks "G6",
+    endings_that_wait_behind_a_bad_one_are_found: WholeBatchWaits breaks "liveness",
 }

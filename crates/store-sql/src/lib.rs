@@ -12,6 +12,7 @@ mod columns;
 mod decode;
 mod encode;
 mod migrations;
+mod obstacle;
 mod pick;
 
 pub use postgres::{Postgres, PostgresOptions};

@@ -88,8 +88,8 @@ async fn a_server_without_tls_is_refused_when_it_is_required() {
 async fn a_server_that_is_starting_or_not_there_is_worth_waiting_for() {
     let url = scripted(&[b"N", STARTING]).await;
     let opened = Postgres::open(&url, PostgresOptions::default()).await;
-    assert!(matches!(opened, Err(Error::Unavailable(_))), "{:?}", opened.err());
+    assert!(matches!(opened, Err(Error::Unavailable { .. })), "{:?}", opened.err());
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address").port();
     let opened = Postgres::open(&format!("postgres://u@127.0.0.1:{free}/d"), PostgresOptions::default()).await;
-    assert!(matches!(opened, Err(Error::Unavailable(_))), "{:?}", opened.err());
+    assert!(matches!(opened, Err(Error::Unavailable { .. })), "{:?}", opened.err());
 }

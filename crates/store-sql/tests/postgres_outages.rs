@@ -30,7 +30,7 @@ async fn bounded<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 fn unavailable<T: std::fmt::Debug>(answer: Result<T>) {
-    assert!(matches!(answer, Err(Error::Unavailable(_))), "{answer:?}");
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,7 +21,7 @@ mod verdicts;
 mod wakes;
 
 pub use audit::{Audit, Audits, Violation};
-pub use error::{Cause, Class, Error};
+pub use error::{Cause, Class, Error, Obstacle};
 pub use events::{EventPage, Events, News, TRIM_LIMIT};
 pub use executions::{
     AT_ONCE, Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,

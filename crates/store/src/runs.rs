@@ -131,6 +131,13 @@ pub struct Sign {
     pub checkpoint: Option<Json>,
 }
 
+impl Sign {
+    /// How much text it is.
+    pub fn bytes(&self) -> usize {
+        [&self.progress, &self.checkpoint].into_iter().flatten().map(|json| json.as_str().len()).sum()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
     Accepted {

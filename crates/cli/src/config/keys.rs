@@ -228,6 +228,16 @@ pub(crate) const KEYS: &[Key] = &[
         "How long a cancelled attempt may take to end by itself.",
         |config, value| policy(config, "cancel_grace", value),
     ),
+    key(
+        "runs.store_patience",
+        Kind::Duration,
+        "10m",
+        "How long an ending that cannot be stored, while others can, is tried before its attempt fails for that reason. A store that takes no ending at all costs no patience.",
+        |config, value| {
+            config.settings.store_patience = values::span(value)?;
+            Ok(())
+        },
+    ),
     key("runs.keep_finished", Kind::Duration, "30d", "How long finished runs are kept.", |config, value| {
         config.settings.keep_finished = values::span(value)?;
         Ok(())

@@ -7,7 +7,7 @@ use crate::life::{Life, Phase};
 use crate::shims::Shims;
 use crate::{Engine, Error, Result};
 use everbeat_model::{RunId, StoreTime};
-use everbeat_store::{Class, Error as StoreError};
+use everbeat_store::{Class, Error as StoreError, Obstacle};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,10 +54,10 @@ async fn clean(
     keep: Duration,
     dry_run: bool,
 ) -> std::result::Result<Vec<Cleaning>, StoreError> {
-    let folders = shims.folders().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    let folders = shims.folders().await.map_err(|error| StoreError::unavailable(Obstacle::Io, error))?;
     let now = core.now();
     let mut cleaned = Vec::new();
-    let late = || Err(StoreError::Unavailable("no answer in time".to_string()));
+    let late = || Err(StoreError::no_answer());
     for job in folders {
         if cleaned.len() >= MOST_CLEANED {
             break;

@@ -10,7 +10,7 @@ use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{Attempt, BootInstant, Hole, Json, Outcome, RunId, Settled, Token, Verdict, VerdictId};
-use everbeat_store::{Class, Error as StoreError, Held, Which};
+use everbeat_store::{Class, Error as StoreError, Held, Obstacle, Which};
 use futures_util::FutureExt;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -278,7 +278,7 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
     let core = &life.core;
     let held = shims.held().await.map_err(|error| {
         tracing::warn!(%error, "the folder of jobs cannot be looked through");
-        StoreError::Unavailable(error.to_string())
+        StoreError::unavailable(Obstacle::Io, error)
     })?;
     let mut strays = Vec::new();
     for chunk in held.chunks(BATCH) {

@@ -136,10 +136,8 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
     let (computations, forgotten) = computations(piece);
     let runs: Vec<&NewRun> = piece.iter().flat_map(|decided| &decided.plan.runs).collect();
     // One execution may make many runs with large inputs: they go in pieces of their own.
-    let runs: Vec<_> = chunks(&runs, |run| enqueue::size(run))
-        .into_iter()
-        .map(|runs| enqueue::Columns::of(runs.iter().copied()))
-        .collect();
+    let runs: Vec<_> =
+        chunks(&runs, |run| run.bytes()).into_iter().map(|runs| enqueue::Columns::of(runs.iter().copied())).collect();
     let executions_params = executions.params();
     let values_params = values.params();
     let history_params = history.params();
@@ -169,7 +167,7 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
 
 /// The text that it takes to write a plan.
 fn size(decided: &Decided) -> usize {
-    let runs: usize = decided.plan.runs.iter().map(enqueue::size).sum();
+    let runs: usize = decided.plan.runs.iter().map(NewRun::bytes).sum();
     // Twice: the value and its history.
     let text = |change: &Change| change.cell.as_ref().map_or(0, |cell| Json::of(&cell.value).as_str().len() + 256);
     runs + decided.plan.changes.changed.iter().map(|change| 2 * text(change)).sum::<usize>()

@@ -87,7 +87,7 @@ pub(super) async fn enqueue(store: &Postgres, request: &Enqueue) -> Result<Vec<E
     if request.runs.is_empty() && request.idempotency.is_none() {
         return Ok(Vec::new());
     }
-    if plain && chunks(&request.runs, size).len() == 1 {
+    if plain && chunks(&request.runs, NewRun::bytes).len() == 1 {
         match store.command.query(ENQUEUE, &Columns::of(request.runs.iter()).params()).await {
             Ok(_) => return Ok(request.runs.iter().map(|run| Enqueued::Created(run.id)).collect()),
             // Perhaps some of them were enqueued before; the slow way tells.
@@ -120,7 +120,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     let holders = take_keys(&transaction, &request.runs).await?;
     let fresh: Vec<&NewRun> = request.runs.iter().filter(|run| !stood_for(run, &holders)).collect();
     let mut made = BTreeSet::new();
-    for chunk in chunks(&fresh, |run| size(run)) {
+    for chunk in chunks(&fresh, |run| run.bytes()) {
         let rows = transaction.query(INSERT, &Columns::of(chunk.iter().copied()).params()).await?;
         made.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)));
     }
@@ -192,10 +192,6 @@ async fn take_keys<'a>(transaction: &Transaction<'_>, runs: &'a [NewRun]) -> Out
 
 fn stood_for(run: &NewRun, holders: &BTreeMap<&str, Uuid>) -> bool {
     run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())).is_some_and(|holder| *holder != run.id.0)
-}
-
-pub(super) fn size(run: &NewRun) -> usize {
-    run.spec.input.as_str().len()
 }
 
 /// Runs as one array per column.

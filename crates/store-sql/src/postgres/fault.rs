@@ -1,4 +1,5 @@
-use everbeat_store::{Cause, Error};
+use crate::obstacle::of_io;
+use everbeat_store::{Cause, Error, Obstacle};
 use std::io;
 use tokio_postgres::error::SqlState;
 
@@ -7,11 +8,13 @@ use tokio_postgres::error::SqlState;
 pub(super) enum Fault {
     /// Rolled back because of somebody else; the same again may succeed.
     Again(String),
-    /// The server or the way to it; nothing is known about the statement.
-    Unavailable(String),
+    /// A cause outside of the statement. Without a word of the server's, nothing is known about it.
+    Unavailable(Obstacle, String),
     Refused(Cause, String),
     /// The values given cannot be stored.
     Data(String),
+    /// The server no longer has a prepared statement or its plan: a new connection heals it.
+    Stale(String),
     Bug(String),
 }
 
@@ -19,36 +22,53 @@ pub(super) type Outcome<T> = std::result::Result<T, Fault>;
 
 impl From<tokio_postgres::Error> for Fault {
     fn from(error: tokio_postgres::Error) -> Fault {
-        let Some(db) = error.as_db_error() else {
-            // Without a word of the server's: the connection, or a value that cannot be encoded.
-            let text = explain(&error);
-            return if text.contains("serializing parameter") { Fault::Data(text) } else { Fault::Unavailable(text) };
-        };
-        let text = format!("{} ({})", db.message(), db.code().code());
-        let code = db.code();
-        if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
-            return Fault::Again(text);
-        }
-        if [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::LOCK_NOT_AVAILABLE].contains(code) {
-            return Fault::Unavailable(text);
-        }
-        if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-            return Fault::Refused(Cause::Rights, text);
-        }
-        if *code == SqlState::INVALID_CATALOG_NAME {
-            return Fault::Refused(Cause::NoDatabase, text);
-        }
-        match &code.code()[..2] {
-            // Connection, resources, operator intervention, the machine below.
-            "08" | "53" | "57" | "58" => Fault::Unavailable(text),
-            // A prepared statement or a plan that the server no longer has: a new connection heals it.
-            "26" | "0A" => Fault::Unavailable(text),
-            "28" => Fault::Refused(Cause::Login, text),
-            // Data, constraints, sizes.
-            "22" | "23" | "54" => Fault::Data(text),
-            _ => Fault::Bug(text),
-        }
+        let Some(db) = error.as_db_error() else { return unanswered(&error) };
+        by_code(db.code(), format!("{} ({})", db.message(), db.code().code()))
     }
+}
+
+/// Without a word of the server's: the connection, or a value that cannot be encoded.
+fn unanswered(error: &tokio_postgres::Error) -> Fault {
+    let text = explain(error);
+    let source = std::error::Error::source(error);
+    match source.and_then(|source| source.downcast_ref::<io::Error>()) {
+        // What cannot be written into a message at all: it would be longer than the protocol allows.
+        Some(error) if error.kind() == io::ErrorKind::InvalidInput => Fault::Data(text),
+        Some(error) => match of_io(error) {
+            own @ (Obstacle::NoDescriptors | Obstacle::NoMemory | Obstacle::NoAnswer) => Fault::Unavailable(own, text),
+            _ => Fault::Unavailable(Obstacle::Unreachable, text),
+        },
+        None => Fault::Unavailable(Obstacle::Unreachable, text),
+    }
+}
+
+fn by_code(code: &SqlState, text: String) -> Fault {
+    let cause = match code.code() {
+        "40001" | "40P01" => return Fault::Again(text),
+        "42501" => return Fault::Refused(Cause::Rights, text),
+        "3D000" => return Fault::Refused(Cause::NoDatabase, text),
+        "25006" => Obstacle::ReadOnly,
+        "55P03" => Obstacle::LockTimeout,
+        "57014" => Obstacle::NoAnswer,
+        "53100" => Obstacle::DiskFull,
+        "53200" => Obstacle::NoMemory,
+        "53300" => Obstacle::TooManyConnections,
+        "58030" => Obstacle::Io,
+        code => match &code[..2] {
+            "08" => Obstacle::Unreachable,
+            // Operator intervention: it is shut down, or not up yet.
+            "57" => Obstacle::Restarting,
+            // A limit of the server's, or an error of the machine below it.
+            "53" => Obstacle::Overloaded,
+            "58" => Obstacle::Io,
+            "26" | "0A" => return Fault::Stale(text),
+            "28" => return Fault::Refused(Cause::Login, text),
+            // Data, constraints, sizes.
+            "22" | "23" | "54" => return Fault::Data(text),
+            _ => return Fault::Bug(text),
+        },
+    };
+    Fault::Unavailable(cause, text)
 }
 
 impl Fault {
@@ -66,16 +86,26 @@ impl Fault {
         }
     }
 
-    /// Whether the connection should not be used again.
+    /// Whether the connection should not be used again. A server that can only be read may be a former
+    /// primary: a new connection finds the new one.
     pub(super) fn spoils_connection(&self) -> bool {
-        matches!(self, Fault::Unavailable(_))
+        match self {
+            Fault::Stale(_) => true,
+            Fault::Unavailable(cause, _) => !matches!(
+                cause,
+                Obstacle::LockTimeout | Obstacle::DiskFull | Obstacle::NoMemory | Obstacle::Io | Obstacle::Overloaded
+            ),
+            Fault::Again(_) | Fault::Refused(..) | Fault::Data(_) | Fault::Bug(_) => false,
+        }
     }
 }
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Error {
         match fault {
-            Fault::Again(text) | Fault::Unavailable(text) => Error::Unavailable(text),
+            Fault::Again(text) => Error::unavailable(Obstacle::Contended, text),
+            Fault::Unavailable(cause, text) => Error::unavailable(cause, text),
+            Fault::Stale(text) => Error::unavailable(Obstacle::Restarting, text),
             Fault::Refused(cause, text) => Error::Refused(cause, format!("PostgreSQL refuses: {text}")),
             Fault::Data(text) | Fault::Bug(text) => Error::Bug(text),
         }
@@ -91,4 +121,34 @@ pub(super) fn explain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_of_postgresql_names_its_cause() {
+        for (code, cause) in [
+            ("53100", Some(Obstacle::DiskFull)),
+            ("53200", Some(Obstacle::NoMemory)),
+            ("53300", Some(Obstacle::TooManyConnections)),
+            ("53400", Some(Obstacle::Overloaded)),
+            ("55P03", Some(Obstacle::LockTimeout)),
+            ("57014", Some(Obstacle::NoAnswer)),
+            ("57P01", Some(Obstacle::Restarting)),
+            ("57P03", Some(Obstacle::Restarting)),
+            ("58030", Some(Obstacle::Io)),
+            ("25006", Some(Obstacle::ReadOnly)),
+            ("40001", Some(Obstacle::Contended)),
+            ("40P01", Some(Obstacle::Contended)),
+            ("08006", Some(Obstacle::Unreachable)),
+            ("22021", None),
+            ("54000", None),
+            ("42501", None),
+        ] {
+            let fault = by_code(&SqlState::from_code(code), String::new());
+            assert_eq!(Error::from(fault).cause(), cause, "{code}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use super::address::Address;
 use super::fault::{Fault, Outcome};
 use super::options::PostgresOptions;
 use super::tls::{self, Connector};
-use everbeat_store::{Cause, Error, Result};
+use everbeat_store::{Cause, Error, Obstacle, Result};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,7 +265,7 @@ impl Link {
 pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Outcome<T> {
     tokio::time::timeout(limit, work)
         .await
-        .map_err(|_| Fault::Unavailable(format!("PostgreSQL did not answer within {limit:?}")))
+        .map_err(|_| Fault::Unavailable(Obstacle::NoAnswer, format!("PostgreSQL did not answer within {limit:?}")))
 }
 
 /// The task that moves bytes between a client and its socket. It belongs to its `Session` and ends

@@ -107,7 +107,7 @@ impl Postgres {
         let target = Target::new(url, &options)?;
         let session = target.connect(Role::Slow).await.map_err(everbeat_store::Error::from)?;
         let erased = session.client.batch_execute(&format!("drop schema if exists {} cascade", target.schema)).await;
-        erased.map_err(|error| everbeat_store::Error::Unavailable(error.to_string()))
+        erased.map_err(|error| fault::Fault::from(error).into())
     }
 
     /// The server's version and how durable its commits are, for a report of figures.
@@ -119,7 +119,7 @@ impl Postgres {
             "select 'PostgreSQL ' || current_setting('server_version') || ', fsync = ' || current_setting('fsync')
             || ', synchronous_commit = ' || current_setting('synchronous_commit')";
         let answer = session.client.query_one(asked, &[]).await;
-        answer.map(|row| row.get(0)).map_err(|error| everbeat_store::Error::Unavailable(error.to_string()))
+        answer.map(|row| row.get(0)).map_err(|error| fault::Fault::from(error).into())
     }
 
     fn read(&self) -> &Link {

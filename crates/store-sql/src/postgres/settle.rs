@@ -350,9 +350,8 @@ impl<'a> Routes<'a> {
 }
 
 fn size(settlement: &Settlement) -> usize {
-    let text = |json: &Option<Json>| json.as_ref().map_or(0, |json| json.as_str().len());
     let verdict = settlement.verdict.as_ref().map_or(0, |verdict| verdict.evidence.as_str().len());
-    text(&settlement.ending.result) + text(&settlement.ending.error) + verdict
+    settlement.ending.bytes() + verdict
 }
 
 /// Fills the columns of a settlement that has none; its id is not written.

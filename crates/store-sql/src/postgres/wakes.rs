@@ -4,7 +4,7 @@
 use super::Postgres;
 use super::fault::{Fault, Outcome};
 use super::link::{Role, Target, within};
-use everbeat_store::{WakeSignal, Wakes};
+use everbeat_store::{Obstacle, WakeSignal, Wakes};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,12 @@ async fn exchange(target: &Target, wakes: &watch::Sender<u64>, outgoing: &Notify
                 Some(Ok(AsyncMessage::Notification(hint))) if hint.payload() != me => wake_local(wakes),
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(Fault::from(error)),
-                None => return Err(Fault::Unavailable("the server closed the connection".to_string())),
+                None => {
+                    return Err(Fault::Unavailable(
+                        Obstacle::Unreachable,
+                        "the server closed the connection".to_string(),
+                    ));
+                }
             }
         }
     };

@@ -9,6 +9,7 @@ mod audit;
 mod cancel;
 mod carry_out;
 mod claim;
+mod disk;
 mod enqueue;
 mod events;
 mod execution_list;
@@ -49,6 +50,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use writer::Writer;
 
@@ -90,8 +92,13 @@ impl Sqlite {
 /// More statements than this store has.
 const STATEMENT_CACHE: usize = 256;
 
+/// Of log between checkpoints.
+const CHECKPOINT_PAGES: i64 = 8192;
+
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "busy_timeout", 5000)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     // An acknowledged commit survives a power cut, not only a crash of the process.
     connection.pragma_update(None, "synchronous", "full")?;
@@ -99,13 +106,13 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "cache_size", -65_536)?;
     // 32 MiB of log between checkpoints: pages that change often are copied back once, not each time.
-    connection.pragma_update(None, "wal_autocheckpoint", 8192)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", 67_108_864)?;
     keep_statements(connection)
 }
 
 fn configure_reader(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "busy_timeout", 5000)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "query_only", true)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "cache_size", -8_192)?;

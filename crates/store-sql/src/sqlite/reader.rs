@@ -1,7 +1,8 @@
 //! Reads run beside the writer, each on a snapshot of what is committed.
 
 use super::fault::{Fault, Outcome};
-use everbeat_store::{Error, Result};
+use crate::obstacle::of_io;
+use everbeat_store::{Error, Obstacle, Result};
 use rusqlite::Connection;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +32,7 @@ impl Readers {
             let thread = Builder::new()
                 .name(format!("sqlite-reader-{number}"))
                 .spawn(move || serve(&connection, &queue))
-                .map_err(|error| Error::Unavailable(format!("cannot start a reader thread: {error}")))?;
+                .map_err(|error| Error::unavailable(of_io(&error), format!("cannot start a reader thread: {error}")))?;
             threads.push(thread);
         }
         Ok(Readers { questions: Some(questions), threads })
@@ -51,7 +52,7 @@ impl Readers {
             }
             _ = tell.send(result.map_err(|fault| fault.0));
         });
-        let stopped = || Error::Unavailable("the reader threads have stopped".to_string());
+        let stopped = || Error::unavailable(Obstacle::Stopped, "the reader threads have stopped");
         let questions = self.questions.as_ref().ok_or_else(stopped)?;
         questions.send(question).await.map_err(|_| stopped())?;
         told.await.map_err(|_| stopped())?

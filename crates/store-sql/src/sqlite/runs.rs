@@ -7,7 +7,7 @@ use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
-use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_model::{Attempt, NewRun, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
 use everbeat_store::{
     Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
 };
@@ -19,7 +19,8 @@ use uuid::Uuid;
 #[async_trait]
 impl Runs for Sqlite {
     async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        self.writer.write(move |tx| enqueue::enqueue(tx, request)).await
+        let bytes = request.runs.iter().map(NewRun::bytes).sum();
+        self.writer.write_bytes(bytes, move |tx| enqueue::enqueue(tx, request)).await
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
@@ -29,7 +30,8 @@ impl Runs for Sqlite {
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         let settlements: Arc<[Settlement]> = settlements.into();
         let all = settlements.clone();
-        match self.writer.write(move |tx| settle::settle(tx, &all)).await {
+        let bytes = settlements.iter().map(|settlement| settlement.ending.bytes()).sum();
+        match self.writer.write_bytes(bytes, move |tx| settle::settle(tx, &all)).await {
             Err(Error::Bug(reason)) => self.settle_singly(&settlements, &reason).await,
             answer => answer,
         }
@@ -40,7 +42,8 @@ impl Runs for Sqlite {
     }
 
     async fn sign(&self, signs: Vec<Sign>) -> Result<Vec<Signed>> {
-        self.writer.write(move |tx| sign::sign(tx, &signs)).await
+        let bytes = signs.iter().map(Sign::bytes).sum();
+        self.writer.write_bytes(bytes, move |tx| sign::sign(tx, &signs)).await
     }
 
     async fn cancel(&self, run: RunId) -> Result<Cancelled> {

@@ -3,9 +3,11 @@
 //! timer.
 
 use super::Random;
+use super::disk::{Disk, make_room};
 use super::fault::{Fault, Outcome};
+use crate::obstacle::of_io;
 use everbeat_model::{StoreTime, Token};
-use everbeat_store::{Clock, Error, Result};
+use everbeat_store::{Clock, Error, Obstacle, Result};
 use rusqlite::Connection;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +22,9 @@ const QUEUE_LIMIT: usize = 1024;
 /// Commands in one transaction, so that the first of them is not kept waiting for ever.
 const GROUP_LIMIT: usize = 256;
 
+/// A command that writes more has a transaction of its own: if there is no room for it, nobody else is harmed.
+pub(super) const LARGE_BYTES: usize = 256 << 10;
+
 pub(super) struct Writer {
     commands: Option<mpsc::Sender<Command>>,
     thread: Option<JoinHandle<()>>,
@@ -32,12 +37,26 @@ pub(super) struct Tx<'a> {
     random: &'a Random,
 }
 
-/// Is given a transaction, or the reason why there is none any more.
-type Command = Box<dyn FnOnce(Result<&Tx<'_>>) -> Ran + Send>;
+struct Command {
+    /// About how much it writes.
+    bytes: usize,
+    run: Run,
+}
 
-/// A command that ran: whether its changes stand, and how to tell its caller once they are committed.
+impl Command {
+    /// It shares no transaction.
+    fn alone(&self) -> bool {
+        self.bytes > LARGE_BYTES
+    }
+}
+
+/// Is given a transaction, or the reason why there is none any more.
+type Run = Box<dyn FnOnce(Result<&Tx<'_>>) -> Ran + Send>;
+
+/// A command that ran: why its changes do not stand, if so, and how to tell its caller once they are
+/// committed.
 struct Ran {
-    failed: bool,
+    failure: Option<Error>,
     answer: Answer,
 }
 
@@ -49,7 +68,7 @@ impl Writer {
         let thread = Builder::new()
             .name("sqlite-writer".to_string())
             .spawn(move || serve(&connection, queue, &*clock, &random))
-            .map_err(|error| Error::Unavailable(format!("cannot start the writer thread: {error}")))?;
+            .map_err(|error| Error::unavailable(of_io(&error), format!("cannot start the writer thread: {error}")))?;
         Ok(Writer { commands: Some(commands), thread: Some(thread) })
     }
 
@@ -59,18 +78,28 @@ impl Writer {
         &self,
         work: impl FnOnce(&Tx<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
+        self.write_bytes(0, work).await
+    }
+
+    /// The same for a command that writes about so many bytes.
+    pub(super) async fn write_bytes<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Tx<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
         let (tell, told) = oneshot::channel();
-        let command: Command = Box::new(move |tx| {
+        let run: Run = Box::new(move |tx| {
             let result = tx.and_then(|tx| {
                 catch_unwind(AssertUnwindSafe(|| work(tx)))
                     .unwrap_or_else(|_| Err(Fault(Error::Bug("a write panicked and was rolled back".to_string()))))
                     .map_err(|fault| fault.0)
             });
-            let failed = result.is_err();
-            Ran { failed, answer: Box::new(move |commit| _ = tell.send(commit.and(result))) }
+            let failure = result.as_ref().err().cloned();
+            Ran { failure, answer: Box::new(move |commit| _ = tell.send(commit.and(result))) }
         });
-        let stopped = || Error::Unavailable("the writer thread has stopped".to_string());
+        let stopped = || Error::unavailable(Obstacle::Stopped, "the writer thread has stopped");
         let commands = self.commands.as_ref().ok_or_else(stopped)?;
+        let command = Command { bytes, run };
         commands.send(command).await.map_err(|_| stopped())?;
         told.await.map_err(|_| stopped())?
     }
@@ -101,22 +130,42 @@ impl Tx<'_> {
 }
 
 fn serve(connection: &Connection, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, random: &Random) {
-    let mut group = VecDeque::with_capacity(GROUP_LIMIT);
-    while let Some(first) = queue.blocking_recv() {
+    let mut group: VecDeque<Command> = VecDeque::with_capacity(GROUP_LIMIT);
+    let mut next = None;
+    let mut disk = Disk::of(connection);
+    // After a shortage, so many commands have a transaction each: whoever fits in is not harmed by others.
+    let mut singly = 0_usize;
+    while let Some(first) = next.take().or_else(|| queue.blocking_recv()) {
+        let (alone, large) = (first.alone() || singly > 0, first.alone().then_some(first.bytes));
         group.push_back(first);
-        while group.len() < GROUP_LIMIT
-            && let Ok(next) = queue.try_recv()
+        while !alone
+            && group.len() < GROUP_LIMIT
+            && let Ok(command) = queue.try_recv()
         {
-            group.push_back(next);
+            if command.alone() {
+                next = Some(command);
+                break;
+            }
+            group.push_back(command);
         }
+        singly = singly.saturating_sub(1);
+        let shared = group.len() > 1;
         let mut answers = Vec::with_capacity(group.len());
-        let result = commit(connection, &mut group, clock, random, &mut answers).map_err(|fault| fault.0);
+        let result = disk
+            .room_for(connection, large)
+            .and_then(|()| commit(connection, &mut group, clock, random, &mut answers).map_err(|fault| fault.0));
         if let Err(error) = &result {
             if !connection.is_autocommit() {
                 _ = connection.execute_batch("rollback");
             }
             // Those that the failure left over never ran; their callers are told why.
-            answers.extend(group.drain(..).map(|command| command(Err(error.clone())).answer));
+            answers.extend(group.drain(..).map(|command| (command.run)(Err(error.clone())).answer));
+            if shared && error.may_be_content() {
+                singly = GROUP_LIMIT;
+            }
+            if error.cause() == Some(Obstacle::DiskFull) {
+                make_room(connection);
+            }
         }
         answers.into_iter().for_each(|answer| answer(result.clone()));
     }
@@ -144,15 +193,20 @@ fn commit(
         }
         // Taken when nothing can fail before it runs: what stays in the group can still be told.
         let Some(command) = group.pop_front() else { break };
-        let ran = command(Ok(&Tx { connection, now: clock.now(), random }));
+        let ran = (command.run)(Ok(&Tx { connection, now: clock.now(), random }));
         answers.push(ran.answer);
-        if ran.failed && connection.is_autocommit() {
-            let lost = "the transaction was rolled back by the database: the disk may be full or failing";
-            return Err(Error::Unavailable(lost.to_string()).into());
+        if let Some(failure) = &ran.failure
+            && connection.is_autocommit()
+        {
+            let lost = "the transaction was rolled back by the database";
+            return Err(Error::unavailable(failure.cause().unwrap_or(Obstacle::Io), lost).into());
         }
-        match (ran.failed, alone) {
+        match (ran.failure.is_some(), alone) {
             (true, true) => {
                 connection.execute_batch("rollback")?;
+                if ran.failure.and_then(|failure| failure.cause()) == Some(Obstacle::DiskFull) {
+                    make_room(connection);
+                }
                 return Ok(());
             }
             (true, false) => {
@@ -213,8 +267,8 @@ mod tests {
             })
         };
         for answer in in_one_group(&writer, (0..4).map(lose).collect()).await {
-            let Err(Error::Unavailable(reason)) = answer else { panic!("{answer:?}") };
-            assert!(reason.contains("rolled back by the database"), "{reason}");
+            let Err(Error::Unavailable { detail, .. }) = answer else { panic!("{answer:?}") };
+            assert!(detail.contains("rolled back by the database"), "{detail}");
         }
         assert_eq!(writer.write(|_| Ok(7)).await, Ok(7));
     }
@@ -231,8 +285,7 @@ mod tests {
         theirs.execute_batch("begin immediate").expect("begin");
         let answers = futures_util::future::join_all((0..3).map(|_| busy())).await;
         for answer in answers {
-            let Err(Error::Unavailable(reason)) = answer else { panic!("{answer:?}") };
-            assert!(reason.contains("locked"), "{reason}");
+            assert_eq!(answer.expect_err("it is held").cause(), Some(Obstacle::LockTimeout));
         }
         theirs.execute_batch("rollback").expect("rollback");
         assert_eq!(busy().await, Ok(()));

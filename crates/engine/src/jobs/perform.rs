@@ -94,6 +94,10 @@ impl Watch<'_> {
         }
         if let Err(error) = self.shims.start(&self.attempt, &self.order(command)).await {
             tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
+            // What was made before is gone: then nobody can say that it did not begin.
+            if self.shims.examine(&self.attempt).await == Finding::Missing {
+                return self.go_on().await;
+            }
             return match self.fence().await {
                 // This replica was away for too long, which is not the command's fault.
                 Fenced::NeverStarted if error.kind() == io::ErrorKind::TimedOut => self.never_started(),

@@ -3,10 +3,13 @@
 mod common;
 mod job;
 
-use common::{Server, pause, until};
-use job::{Host, Jobs, SOON, signal};
+use common::{Options, Server, pause, quick, until};
+use job::{Host, Jobs, LONG, SOON, signal};
 use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -295,5 +298,168 @@ fn a_job_that_cannot_be_understood_is_left_alone_until_somebody_wants_its_end() 
     assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("cancelled"), &Value::Null), "{ended}");
     assert_eq!(server.delete(&format!("/api/v1/jobs/{job}")).0, 200);
     assert!(!host.folder(&job).exists());
+    server.assert_sound();
+}
+
+/// A small file system, unmounted when it goes.
+struct Disk(TempDir);
+
+impl Disk {
+    /// None where this user may not mount.
+    fn mount() -> Option<Disk> {
+        let folder = TempDir::new().unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=16m", "tmpfs"]).arg(folder.path()).output();
+        let mounted = mounted.is_ok_and(|output| output.status.success());
+        if !mounted {
+            println!("not run: mounting needs more rights");
+        }
+        mounted.then(|| Disk(folder))
+    }
+
+    /// Leaves no room; answers what takes it.
+    fn fill(&self) -> PathBuf {
+        let filler = self.0.path().join("filler");
+        let _full = std::fs::write(&filler, vec![1; 32 << 20]);
+        filler
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _leaves_a_line_in_the_mount_table = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// What the readiness says of jobs; none while the server does not answer.
+fn readiness(server: &Server) -> Option<Value> {
+    let (_, ready) = server.try_get("/readyz")?;
+    ready["checks"].as_array()?.iter().find(|check| check["name"] == "jobs").cloned()
+}
+
+fn short(server: &Server) -> Option<Value> {
+    readiness(server).filter(|check| check["status"] == "degraded")
+}
+
+/// Looks at jobs until all are finished; answers whether the server ever told that it was short of something.
+fn all_succeed(host: &Host, server: &Server, jobs: &[String]) -> bool {
+    let mut told = false;
+    let mut left: Vec<&String> = jobs.iter().collect();
+    until(LONG * 3, "all jobs are finished", || {
+        told |= short(server).is_some();
+        left.retain(|job| match server.try_get(&format!("/api/v1/jobs/{job}")) {
+            Some((200, found)) => {
+                assert!(!["failed", "cancelled"].contains(&found["state"].as_str().unwrap()), "{found}");
+                found["state"] != "succeeded"
+            }
+            _ => true,
+        });
+        left.is_empty().then_some(())
+    });
+    for job in jobs {
+        assert_eq!(std::fs::read_to_string(host.workspace(job).join("ran")).unwrap(), "ran\n", "once: {job}");
+    }
+    until(LONG, "there is enough again", || readiness(server).filter(|check| check["status"] == "ok"));
+    told
+}
+
+#[test]
+fn a_full_disk_fails_no_job_and_is_told_for_as_long_as_it_lasts() {
+    let Some(disk) = Disk::mount() else { return };
+    let elsewhere = TempDir::new().unwrap();
+    let store = format!("sqlite://{}", elsewhere.path().join("store.db").display());
+    let options = quick().env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "200ms");
+    let host = Host::with(options.data_dir(&disk.0.path().join("data")).store(store));
+    let server = host.start();
+    let running = server.shell("until [ -e go ]; do sleep 0.1; done");
+    server.runs(&running);
+    let filler = disk.fill();
+    let jobs: Vec<String> = (0..60).map(|_| server.shell("echo ran >> ran")).collect();
+    let check = until(SOON, "the readiness tells it", || short(&server));
+    assert!(check["detail"].as_str().unwrap().contains("no space is left on the disk"), "{check}");
+    assert!(check["hint"].as_str().unwrap().contains("free some space"), "{check}");
+    let attempts = |job: &str| server.get(&format!("/api/v1/runs/{job}/attempts"))["items"].as_array().unwrap().clone();
+    let released = until(SOON, "a released attempt", || {
+        let first = |job: &String| attempts(job).first().cloned().filter(|attempt| attempt["outcome"] == "released");
+        jobs.iter().find_map(|job| Some((job, first(job)?)))
+    });
+    let error = &released.1["error"];
+    assert_eq!((&error["reason"], &error["short"]), (&json!("shortage"), &json!("disk_space")), "{error}");
+    for job in &jobs {
+        let explained = server.get(&format!("/api/v1/runs/{job}/explain"));
+        let summary = explained["summary"].as_str().unwrap();
+        assert!(!summary.contains("alive"), "{summary}");
+    }
+    let told = server.get(&format!("/api/v1/runs/{}/explain", released.0));
+    assert!(told.to_string().contains("no space is left on the disk"), "{told}");
+    // What began before goes on, and says what it cannot write.
+    let is_full = |error: &Value| error.as_str().is_some_and(|error| error.contains("No space left"));
+    until(SOON, "the error of a sentinel", || is_full(&server.look(&running)["heartbeat_error"]).then_some(()));
+    let health = server.get(&format!("/api/admin/jobs/{running}/health"));
+    assert!(is_full(&health["error"]), "{health}");
+    let sentinels = server.get("/api/admin/recovery/jobs/sentinels");
+    let mut sentinel = sentinels["sentinels"].as_array().unwrap().iter().filter(|found| found["jobId"] == *running);
+    assert!(sentinel.next().is_some_and(|found| is_full(&found["error"])), "{sentinels}");
+    let attempted: usize = jobs.iter().map(|job| attempts(job).len()).sum();
+    std::fs::remove_file(filler).unwrap();
+    all_succeed(&host, &server, &jobs);
+    std::fs::write(host.workspace(&running).join("go"), "").unwrap();
+    assert_eq!(server.ended(&running)["state"], "succeeded");
+    println!("{attempted} attempts while it lasted");
+    server.assert_sound();
+}
+
+/// A program that becomes the server under other conditions.
+fn through(mut options: Options, line: &str) -> Options {
+    use std::os::unix::fs::PermissionsExt;
+    let script = options.data_dir.with_file_name("through");
+    std::fs::write(&script, format!("#!/bin/sh\nexec {line} {} \"$@\"\n", common::BINARY)).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    options.binary = script;
+    options
+}
+
+#[test]
+fn too_few_descriptors_fail_no_job() {
+    let options = quick().env("EVERBEAT_JOBS__SLOTS", 60).env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "200ms");
+    let host = Host::with(through(options, "prlimit --nofile=64:64"));
+    let server = host.start();
+    let submit = || {
+        let job = json!({ "command": ["sh", "-c", "sleep 1; echo ran >> ran"] });
+        let (status, job) = server.try_post("/api/v1/jobs", &job)?;
+        (status == 201).then(|| job["job_id"].as_str().unwrap().to_string())
+    };
+    let jobs: Vec<String> = (0..60).map(|_| until(LONG, "a job is accepted", submit)).collect();
+    assert!(all_succeed(&host, &server, &jobs), "nobody was told");
+    server.assert_sound();
+}
+
+#[test]
+fn too_few_processes_fail_no_job() {
+    // The limit does not bind root, and counts all that a user has.
+    let user = 50_000 + std::process::id() % 10_000;
+    let become_user = format!("setpriv --reuid={user} --regid={user} --clear-groups");
+    let can = Command::new("sh").args(["-c", &format!("{become_user} {} --version", common::BINARY)]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        println!("not run: becoming another user needs more rights");
+        return;
+    }
+    let options = quick().env("EVERBEAT_JOBS__HEARTBEAT_INTERVAL", "200ms").env("HOME", "/");
+    let host = Host::with(through(options, &become_user));
+    std::os::unix::fs::chown(host.options.data_dir.parent().unwrap(), Some(user), Some(user)).unwrap();
+    let server = host.start();
+    let limit = |most: &str| {
+        let line = format!("{become_user} prlimit --pid={} --nproc={most}", server.pid());
+        assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success(), "{line}");
+    };
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let enough = limits.lines().find_map(|line| line.strip_prefix("Max processes")?.split_whitespace().nth(1));
+    let enough = enough.expect("a limit of processes");
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().count();
+    limit(&format!("{threads}:"));
+    let jobs: Vec<String> = (0..30).map(|_| server.shell("sleep 0.2; echo ran >> ran")).collect();
+    until(LONG, "the readiness tells it", || short(&server).filter(|check| check.to_string().contains("process")));
+    limit(&format!("{enough}:"));
+    all_succeed(&host, &server, &jobs);
     server.assert_sound();
 }

@@ -309,6 +309,7 @@ fn the_recovery_apis_have_the_promised_shapes() {
         "sentinelFileExists",
         "workspaceExists",
         "sessionDataExists",
+        "error",
     ];
     assert_eq!(keys(&health), BTreeSet::from(fields));
     let exist = ["sentinelFileExists", "workspaceExists", "sessionDataExists"].map(|field| health[field].clone());
@@ -329,6 +330,59 @@ fn the_recovery_apis_have_the_promised_shapes() {
     });
     assert_eq!(again["exit_code"], 7);
     assert!(host.workspace(&failed).join("part").exists());
+}
+
+#[test]
+fn whatever_stands_in_the_place_of_a_sentinel_is_listed_and_said_to_be_invalid() {
+    let host = Host::new();
+    let server = host.start();
+    let fifo = |path: &std::path::Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let id = |number: u32| format!("00000000-0000-7000-8000-00000000000{number}");
+    let place = |number: u32| host.folder(&id(number));
+    std::os::unix::fs::symlink("/etc", place(1)).unwrap();
+    fifo(&place(2));
+    std::fs::write(place(3), "{}").unwrap();
+    for number in 4..=6 {
+        std::fs::create_dir(place(number)).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc/passwd", place(4).join(".sentinel.json")).unwrap();
+    fifo(&place(5).join(".sentinel.json"));
+    fifo(&place(6).join("lock"));
+    let listed = server.get("/api/admin/recovery/jobs/sentinels");
+    for number in 1..=6 {
+        let found = listed["sentinels"].as_array().unwrap().iter().find(|found| found["jobId"] == id(number).as_str());
+        let found = found.unwrap_or_else(|| panic!("{number} is left out: {listed}"));
+        assert_eq!(found["valid"], false, "{found}");
+        assert!(found["error"].as_str().is_some_and(|error| !error.is_empty()), "{found}");
+    }
+    let table = server.cli(&["recovery", "sentinels"]);
+    assert!(table.status.success() && String::from_utf8_lossy(&table.stdout).contains(&id(5)), "{table:?}");
+}
+
+#[test]
+fn the_output_of_a_job_whose_folder_was_taken_away_is_said_to_be_gone() {
+    let host = Host::new();
+    let server = host.start();
+    let job = server.shell("echo out; sleep 3");
+    server.runs(&job);
+    let aside = host.options.data_dir.join("aside");
+    std::fs::rename(host.folder(&job), &aside).unwrap();
+    let path = format!("/api/v1/jobs/{job}/logs?stream=stdout");
+    let (status, problem) = server.try_get(&path).unwrap();
+    assert_eq!(status, 409, "while it runs, too: {problem}");
+    let ended = server.ended(&job);
+    assert_eq!(ended["error"]["reason"], "folder_gone", "{ended}");
+    let (status, problem) = server.try_get(&path).unwrap();
+    assert_eq!(status, 409, "{problem}");
+    let folder = host.folder(&job).display().to_string();
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(&folder)), "{problem}");
+    let said = server.cli(&["logs", &job]);
+    assert!(!said.status.success() && String::from_utf8_lossy(&said.stderr).contains(&folder), "{said:?}");
+    let cancelled = server.job_with(json!({ "command": ["true"], "run_at": "2990-01-01T00:00:00Z" }));
+    server.post(&format!("/api/v1/jobs/{cancelled}/cancel"), &json!({}));
+    assert_eq!(server.output(&cancelled), "", "what never ran has written nothing");
 }
 
 #[test]

@@ -46,6 +46,9 @@ pub(crate) async fn run(life: Arc<Life>, lane: Lane) {
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
+        if lane == Lane::Jobs && life.phase() == Phase::Active {
+            core.jobs.shortages.look(&life).await;
+        }
         let asked = request(&life, lane, &mut rates);
         let full = match asked {
             Some(asked) => {
@@ -130,7 +133,10 @@ fn request(life: &Life, lane: Lane, rates: &mut Rates) -> Option<Claim> {
         Lane::Tasks => settings.slots.saturating_sub(table.taken() + core.former_slots()),
         // What an earlier replica left comes first.
         Lane::Jobs if core.shims.is_none() || !core.jobs.recovered() => 0,
-        Lane::Jobs => settings.jobs.slots.saturating_sub(table.jobs_taken()),
+        Lane::Jobs => {
+            let free = settings.jobs.slots.saturating_sub(table.jobs_taken());
+            free.min(core.jobs.shortages.allowance(&table))
+        }
     };
     let limit = limit.min(BATCH);
     if limit == 0 {

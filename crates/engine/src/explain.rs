@@ -30,9 +30,10 @@ impl Engine {
         verdicts.reverse();
         let (summary, remedy) = match run.run.state {
             RunState::Ready => self.why_ready(&run).await?,
-            RunState::Scheduled => why_scheduled(&run),
+            RunState::Scheduled => why_scheduled(&run, attempts.last()),
             RunState::Running => match self.why_held(&run) {
                 Some(held) => held,
+                None if self.is_starting(&run) => why_starting(&run),
                 None => self.why_running(&run).await?,
             },
             RunState::Succeeded | RunState::Failed | RunState::Cancelled => why_finished(&run),
@@ -49,10 +50,30 @@ impl Engine {
         let remedy = held.hold.error.cause().map(|cause| cause.remedy().to_string());
         Some((held.describe(run.run.attempt, self.core.env.boot()), remedy))
     }
+
+    /// Whether it is a command that this replica is about to begin.
+    pub(crate) fn is_starting(&self, run: &RunView) -> bool {
+        let entry = self.core.life().and_then(|life| life.table().of_run(run.run.id));
+        entry.is_some_and(|entry| entry.claimed.lease.attempt == run.run.attempt && entry.vital().starting)
+    }
 }
 
-fn why_scheduled(run: &RunView) -> (String, Option<String>) {
+fn why_starting(run: &RunView) -> (String, Option<String>) {
+    let stored = &run.run;
+    let replica = stored.replica_id.map_or_else(|| "an unknown replica".to_string(), |id| format!("replica {id}"));
+    let cancel = if stored.cancel_requested_at.is_some() { "; a cancel was asked for" } else { "" };
+    (format!("attempt {} is starting on {replica}: its command has not begun yet{cancel}", stored.attempt), None)
+}
+
+fn why_scheduled(run: &RunView, last: Option<&Attempt>) -> (String, Option<String>) {
     let at = run.run.run_at.map_or_else(|| "later".to_string(), |at| at.to_string());
+    let short =
+        last.and_then(|last| last.error.as_ref()).map(|error| error.value()).filter(|e| e["reason"] == "shortage");
+    if let Some(short) = short {
+        let summary =
+            format!("scheduled for {at}, since it could not begin yet, which counts for nothing: {}", message(&short));
+        return (summary, short["hint"].as_str().map(ToString::to_string));
+    }
     let why = if run.run.attempt == 0 { "as asked" } else { "after a pause that its backoff asks for" };
     (format!("scheduled for {at}, {why}"), None)
 }

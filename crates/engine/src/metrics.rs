@@ -97,6 +97,7 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_jobs_dead", "Jobs watched over here whose sentinels are older than jobs.dead_after", One),
     counter("everbeat_jobs_hung_total", "Shims that held their lock and did not answer", One),
     gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
+    gauge("everbeat_jobs_short", "1 while no jobs are begun here, since the machine lacks something they need", One),
     gauge("everbeat_jobs_stale", "Jobs watched over here whose sentinels are older than jobs.stale_after", One),
     gauge("everbeat_queues_paused", "Queues from which nothing is claimed", Read(&[])),
     Family {

@@ -34,6 +34,10 @@ pub(crate) struct Vital {
     pub(crate) cancel_asked: Option<BootInstant>,
     /// Of what is detached: why it may not be alive, if there is a doubt.
     pub(crate) doubt: Option<Liveness>,
+    /// Of what is detached: it is being started, and its command has not been seen yet.
+    pub(crate) starting: bool,
+    /// Of what is detached: why its last sign of life was not written, by its own word.
+    pub(crate) write_error: Option<String>,
     stop: Option<Stop>,
     killed: bool,
     /// When a judged performer's grace is over.
@@ -64,7 +68,9 @@ impl Entry {
             progress: None,
             dirty: false,
             cancel_asked: None,
-            doubt: None,
+            doubt: claimed.spec.detached().then_some(Liveness::Unknown),
+            starting: claimed.spec.detached() && !taken_over,
+            write_error: None,
             stop: None,
             killed: false,
             kill_at: None,
@@ -317,6 +323,11 @@ impl Table {
 
     pub(crate) fn detached(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.detached.iter().filter_map(|token| self.entries.get(token))
+    }
+
+    /// How many of the commands that were taken since then are still being started.
+    pub(crate) fn starting(&self, since: BootInstant) -> usize {
+        self.detached().filter(|entry| entry.started >= since && entry.vital().starting).count()
     }
 
     pub(crate) fn insert(&mut self, entry: Arc<Entry>) {

@@ -35,6 +35,8 @@ pub enum CheckName {
     Store,
     /// Endings of attempts can be stored.
     Settling,
+    /// Its host has what commands need to begin.
+    Jobs,
 }
 
 /// Only `Failing` makes a replica unready.
@@ -49,7 +51,7 @@ pub enum CheckStatus {
 impl Engine {
     pub fn readiness(&self) -> Readiness {
         let core = &self.core;
-        Readiness { checks: vec![replica(core), loops(core), store(core), settling(core)] }
+        Readiness { checks: vec![replica(core), loops(core), store(core), settling(core), jobs(core)] }
     }
 }
 
@@ -79,13 +81,15 @@ impl Check {
 }
 
 impl CheckName {
-    pub const ALL: [CheckName; 4] = [CheckName::Replica, CheckName::Loops, CheckName::Store, CheckName::Settling];
+    pub const ALL: [CheckName; 5] =
+        [CheckName::Replica, CheckName::Loops, CheckName::Store, CheckName::Settling, CheckName::Jobs];
 
     pub fn as_str(self) -> &'static str {
         match self {
             CheckName::Replica => "replica",
             CheckName::Store => "store",
             CheckName::Settling => "settling",
+            CheckName::Jobs => "jobs",
             CheckName::Loops => "loops",
         }
     }
@@ -187,4 +191,16 @@ fn settling(core: &Core) -> Check {
 /// What whoever runs the server can do; a client's remedy would be another.
 fn remedy(error: StoreError) -> String {
     error.cause().map_or_else(|| Error::Store(error).hint(), |cause| cause.remedy().to_string())
+}
+
+/// Others need not stay away: tasks are performed here, and jobs that are sent here may begin elsewhere.
+fn jobs(core: &Core) -> Check {
+    let name = CheckName::Jobs;
+    match core.jobs.shortages.lack(&*core.env) {
+        _ if core.shims.is_none() => Check::ok(name, "this replica performs none"),
+        Some((lack, left)) => {
+            Check::degraded(name, format!("no jobs are begun here: {}", lack.describe(left)), lack.what.hint())
+        }
+        None => Check::ok(name, "they can begin"),
+    }
 }

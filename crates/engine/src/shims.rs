@@ -1,6 +1,7 @@
 use async_trait::async_trait;
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, Json, RunId, Token};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,9 +18,13 @@ pub trait Shims: Send + Sync + 'static {
     }
 
     /// Ends what earlier attempts left, writes durably what this one is to do, and starts its shim. When it
-    /// answers, the command has begun and ended or goes on, or its shim is dead: `examine` tells which. An
-    /// error says nothing about whether it began; `fence` makes sure.
-    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()>;
+    /// answers, the command has begun and ended or goes on, or its shim is dead: `examine` tells which.
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError>;
+
+    /// Whether a shim could be started now: looks for room on the disk, a process, descriptors.
+    async fn probe(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// What has become of an attempt.
     async fn examine(&self, attempt: &JobAttempt) -> Finding;
@@ -65,7 +70,7 @@ pub trait Shims: Send + Sync + 'static {
     /// Output from `from` on, at most `limit` bytes.
     async fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk>;
 
-    /// Folders of jobs on this host, whatever has become of them; what is not a job's is left out.
+    /// What bears a job's id among the folders of jobs on this host, whatever it is; all else is left out.
     async fn folders(&self) -> io::Result<Vec<RunId>>;
 
     /// Removes a job's folder; with `archive`, its workspace is kept elsewhere first. Refuses whatever is
@@ -86,6 +91,35 @@ pub trait Shims: Send + Sync + 'static {
 
     /// The log of starts, newest first.
     async fn starts(&self) -> io::Result<Vec<Json>>;
+}
+
+/// Why an attempt was not started.
+#[derive(Debug)]
+pub enum StartError {
+    /// Its command has not begun, and never will.
+    Never(io::Error),
+    /// It may have begun all the same: `fence` makes sure.
+    Unclear(io::Error),
+}
+
+impl StartError {
+    fn error(&self) -> &io::Error {
+        match self {
+            StartError::Never(error) | StartError::Unclear(error) => error,
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().fmt(f)
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.error())
+    }
 }
 
 /// One attempt at a job, as its shim knows it.

@@ -69,6 +69,10 @@ impl Engine {
     /// Which limit of this replica is reached, and what would lift it.
     fn full(&self, spec: &Spec) -> Option<(String, String)> {
         let life = self.core.life()?;
+        if let Some((lack, left)) = self.core.jobs.shortages.lack(&*self.core.env).filter(|_| spec.detached()) {
+            let reason = format!("no jobs are begun on this host: {}", lack.describe(left));
+            return Some((reason, lack.what.hint().to_string()));
+        }
         let (settings, table) = (&self.core.settings, life.table());
         let queue = settings.queues.get(&spec.queue);
         if let Some(most) =

@@ -50,10 +50,12 @@ pub enum Hole {
     NoLastTimer,
     /// Endings wait behind one that cannot be stored.
     WholeBatchWaits,
+    /// A job that cannot begin since its host lacks something has failed.
+    ShortageFails,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 24] = [
+    pub const ALL: [Hole; 25] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -78,5 +80,6 @@ impl Hole {
         Hole::ReturnOverlooked,
         Hole::NoLastTimer,
         Hole::WholeBatchWaits,
+        Hole::ShortageFails,
     ];
 }

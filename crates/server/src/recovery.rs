@@ -71,6 +71,7 @@ struct SentinelJson {
     #[schema(required)]
     seq: Option<u64>,
     valid: bool,
+    /// Why it is not valid, or why it was not written when it should have been.
     #[schema(required)]
     error: Option<String>,
     /// Whether its shim holds its lock.
@@ -438,6 +439,9 @@ pub(crate) struct HealthJson {
     workspace_exists: bool,
     /// It has a `sessionId`, and the data of that session is in its workspace.
     session_data_exists: bool,
+    /// Why its sentinel cannot be read or was not written, if so.
+    #[schema(required)]
+    error: Option<String>,
 }
 
 impl From<Health> for HealthJson {
@@ -450,6 +454,7 @@ impl From<Health> for HealthJson {
             sentinel_file_exists: health.sentinel_exists,
             workspace_exists: health.workspace_exists,
             session_data_exists: health.session_data_exists,
+            error: health.error,
         }
     }
 }

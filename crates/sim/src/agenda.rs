@@ -1,6 +1,7 @@
 //! What is planned, and when.
 
 use crate::executor::Owner;
+use crate::machine::Lack;
 use crate::plan::Fault;
 use crate::shortage::Shortage;
 use everbeat_model::ReplicaId;
@@ -22,6 +23,8 @@ pub(crate) enum Action {
     /// The store fails over to what it was at the time of the copy, and is away for a while.
     Restore(Box<Copy>),
     Resume(&'static str),
+    /// A machine lacks something to begin commands, for so long.
+    Shorten(usize, u64, Lack),
     Submit(u64),
     SubmitJob(u64),
     Cancel,

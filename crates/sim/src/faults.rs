@@ -2,9 +2,10 @@
 
 use crate::agenda::{Action, Copy};
 use crate::executor::Owner;
-use crate::machine::Shim;
+use crate::machine::{Lack, Shim};
 use crate::network::{Manner, Rates};
 use crate::plan::Fault;
+use crate::rng::Rng;
 use crate::truth::{BootState, Window, WindowKind};
 use crate::workload::QUEUES;
 use crate::world::World;
@@ -40,11 +41,28 @@ impl World {
             let at = self.rng.between(300 * MS, trouble);
             self.agenda.plan(at, Action::SubmitJob(serial));
         }
+        if self.plan.performs_jobs {
+            self.plan_shortages();
+        }
         if self.plan.graphs {
             self.plan_graphs();
         }
         self.plan_shortage();
         self.agenda.plan(trouble, Action::Heal);
+    }
+
+    /// With chances of their own, so that they change nothing else in the history of a seed.
+    fn plan_shortages(&mut self) {
+        let mut rng = Rng::new(self.shared.seed, 16);
+        if !rng.chance(0.3) {
+            return;
+        }
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.between(300 * MS, self.plan.trouble);
+            let machine = rng.below(self.plan.machines as u64) as usize;
+            let lack = *rng.pick(&[Lack::Shim, Lack::Record, Lack::Command]);
+            self.agenda.plan(at, Action::Shorten(machine, rng.between(50, 4000) * MS, lack));
+        }
     }
 
     /// Does what is planned. Answers whether the world goes on.
@@ -84,6 +102,10 @@ impl World {
             Action::Resume(queue) => self.ask("resume", move |engine| async move {
                 engine.pause_queue(queue, false).await.ok();
             }),
+            Action::Shorten(machine, span, lack) => {
+                self.tell("shortage on a machine", None);
+                self.machines[machine].disk().short = Some((now + span, lack));
+            }
             Action::Submit(serial) => self.submit(serial),
             Action::SubmitJob(serial) => self.submit_job(serial),
             Action::Cancel | Action::Retry => {
@@ -488,6 +510,7 @@ impl World {
         let wake_lost = if self.plan.wakes_stay_lossy { self.plan.rates.wake_lost } else { 0.0 };
         network.rates = Rates { wake_lost, ..Rates::default() };
         drop(network);
+        self.machines.iter().for_each(|machine| machine.disk().short = None);
         self.shared.clocks.mend_store();
         self.healed_at = Some(now);
         for host in 0..self.hosts.len() {

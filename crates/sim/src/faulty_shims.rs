@@ -5,13 +5,13 @@
 use crate::env::booted;
 use crate::executor::{Owner, WORLD};
 use crate::job_checker;
-use crate::machine::{Folder, Machine, Phase, Spec, Told, as_stray};
+use crate::machine::{Folder, Lack, Machine, Phase, Spec, Told, as_stray};
 use crate::shared::Shared;
-use crate::shim::{self, ShimLife};
+use crate::shim::{self, ShimLife, Short};
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
-    StopReason, Stream, Traces,
+    StartError, StopReason, Stream, Traces,
 };
 use everbeat_model::job::Stopped;
 use everbeat_model::{Hole, Json, RunId};
@@ -31,6 +31,7 @@ pub(crate) struct FaultyShims {
 }
 
 const MS: u64 = 1000;
+const ENOSPC: i32 = 28;
 /// A shim answers within that, or it hangs.
 const ANSWER_WITHIN: u64 = 60 * MS;
 const LOOK: u64 = 10 * MS;
@@ -111,7 +112,17 @@ impl FaultyShims {
         self.shared.hole != Some(Hole::PastForgotten)
     }
 
-    async fn begin(self, attempt: JobAttempt, order: Order) -> io::Result<()> {
+    async fn begin(self, attempt: JobAttempt, order: Order) -> Result<(), StartError> {
+        if self.machine.disk().lacks(self.now()) == Some(Lack::Shim) {
+            return Err(StartError::Never(io::Error::from_raw_os_error(ENOSPC)));
+        }
+        match self.spawn(attempt, order).await.map_err(StartError::Unclear)? {
+            Some(Short) => Err(StartError::Never(io::Error::from_raw_os_error(ENOSPC))),
+            None => Ok(()),
+        }
+    }
+
+    async fn spawn(&self, attempt: JobAttempt, order: Order) -> io::Result<Option<Short>> {
         let before = order.start_before.0.as_micros() as u64;
         let start_before = before.saturating_sub(booted(self.machine.place, self.machine.disk().boot));
         let in_time = || match self.now() < start_before {
@@ -151,8 +162,8 @@ impl FaultyShims {
             self.shared.executor.spawn(WORLD, "shim", life.live().boxed());
         }
         self.told(&attempt, "spawns the shim of");
-        let _dead_before_it_began = told.await;
-        Ok(())
+        // Who is not told has a shim that died before it began.
+        Ok(told.await.ok().and_then(Result::err))
     }
 
     /// Ends an attempt that no lease stands for, and waits until its shim has let go.
@@ -343,9 +354,24 @@ impl Shims for FaultyShims {
         self.call("prepare", prepare).await
     }
 
-    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
-        let (attempt, order) = (attempt.clone(), order.clone());
-        self.call("start", |shims| shims.begin(attempt, order)).await
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
+        let (token, attempt, order) = (attempt.token, attempt.clone(), order.clone());
+        let begin = |shims: FaultyShims| async move { Ok(shims.begin(attempt, order).await) };
+        let started = self.call("start", begin).await.unwrap_or_else(|error| Err(StartError::Unclear(error)));
+        if let Err(StartError::Never(_)) = &started {
+            self.shared.truth().short.insert(token);
+        }
+        started
+    }
+
+    async fn probe(&self) -> io::Result<()> {
+        let probe = |shims: FaultyShims| async move {
+            match shims.machine.disk().lacks(shims.now()) {
+                Some(_) => Err(io::Error::from_raw_os_error(ENOSPC)),
+                None => Ok(()),
+            }
+        };
+        self.call("probe", probe).await
     }
 
     async fn examine(&self, attempt: &JobAttempt) -> Finding {

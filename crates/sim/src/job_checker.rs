@@ -179,6 +179,9 @@ pub(crate) fn ended(
         return Err(("G10", format!("attempt {number} succeeded with {said:?}")));
     }
     let reason = reason(ended);
+    if ended.outcome == Some(Outcome::Failed) && truth.short.contains(&token) {
+        return Err(("G16", format!("attempt {number} has failed ({reason}) for a shortage of its host's")));
+    }
     let given_up = reason == "host_away";
     if command.is_some_and(|command| command.runs) && !given_up {
         return Err(("G3", format!("attempt {number} is {:?} {reason}, and its command runs", ended.outcome)));

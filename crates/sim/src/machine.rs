@@ -36,6 +36,25 @@ pub(crate) struct Disk {
     pub(crate) boot: u32,
     pub(crate) folders: BTreeMap<RunId, Folder>,
     pub(crate) starts: Vec<Json>,
+    /// It lacks something to begin commands, until then, and that shows in this way.
+    pub(crate) short: Option<(u64, Lack)>,
+}
+
+/// What cannot be made, and so who notices and how it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// The replica, before there is a shim.
+    Shim,
+    /// The shim, which ends without a record and tells its replica.
+    Record,
+    /// The shim, which records it.
+    Command,
+}
+
+impl Disk {
+    pub(crate) fn lacks(&self, now: u64) -> Option<Lack> {
+        self.short.filter(|(until, _)| now < *until).map(|(_, lack)| lack)
+    }
 }
 
 /// What is known of one job here. Records are of one attempt each, which they name.

@@ -2,7 +2,7 @@
 //! started it.
 
 use crate::job_checker;
-use crate::machine::{Disk, Machine, Phase, Script, Sentinel, Shim, Spec, Told};
+use crate::machine::{Disk, Lack, Machine, Phase, Script, Sentinel, Shim, Spec, Told};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use everbeat_model::job::{Exit, Stopped};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot, watch};
 
 const MS: u64 = 1000;
+const EAGAIN: i32 = 11;
 /// So long an ended shim waits to be told that its end is stored.
 const LINGER: u64 = 6_000 * MS;
 
@@ -19,9 +20,12 @@ pub(crate) struct ShimLife {
     pub(crate) shared: Arc<Shared>,
     pub(crate) machine: Arc<Machine>,
     pub(crate) spec: Spec,
-    /// Told when the command has begun or ended, dropped when there will be none.
-    pub(crate) begun: Option<oneshot::Sender<()>>,
+    /// Told when the command has begun or ended, or that it never will for a shortage; dropped when there will be none.
+    pub(crate) begun: Option<oneshot::Sender<Result<(), Short>>>,
 }
+
+/// Nothing was begun, for want of something.
+pub(crate) struct Short;
 
 /// Why a shim does not go on.
 struct Gone;
@@ -40,10 +44,15 @@ impl ShimLife {
         if troubled && rng.chance(0.02) {
             return self.die("dies before it starts its command");
         }
+        if self.machine.disk().lacks(self.shared.now()) == Some(Lack::Record) {
+            kill(&self.shared, &self.machine, self.job(), self.token());
+            self.begun.take().map(|begun| begun.send(Err(Short)));
+            return;
+        }
         if self.begin().is_err() {
             return;
         }
-        self.begun.take().map(|begun| begun.send(()));
+        self.begun.take().map(|begun| begun.send(Ok(())));
         while let Some(at) = self.next_look() {
             let sleep = self.shared.executor.sleep_until(at);
             tokio::select! {
@@ -113,6 +122,7 @@ impl ShimLife {
     fn begin(&self) -> Result<(), Gone> {
         let now = self.shared.now();
         let mut disk = self.machine.disk();
+        let short = disk.lacks(now) == Some(Lack::Command);
         let folder = disk.folders.get_mut(&self.job()).ok_or(Gone)?;
         let wished =
             folder.wish.is_some_and(|(of, tenure, _)| of == self.token() && tenure >= self.spec.attempt.tenure);
@@ -128,6 +138,12 @@ impl ShimLife {
             };
             let exit = Exit { start_error: Some(why.to_string()), stopped, ..Exit::default() };
             self.record(&mut disk, exit, now);
+            return Ok(());
+        }
+        if short {
+            self.shared.truth().short.insert(self.token());
+            let start_error = Some("no process could be made".to_string());
+            self.record(&mut disk, Exit { start_error, start_errno: Some(EAGAIN), ..Exit::default() }, now);
             return Ok(());
         }
         shim.vouched(now);

@@ -60,6 +60,8 @@ pub(crate) struct Truth {
     pub(crate) commands: BTreeMap<Token, CommandTruth>,
     /// How they ended, as far as their shims recorded it.
     pub(crate) exits: BTreeMap<Token, Exit>,
+    /// Attempts of which an owner was told that they could not begin for want of something.
+    pub(crate) short: BTreeSet<Token>,
     /// Who holds the lease of each attempt, as the store granted it or passed it on, and since when.
     pub(crate) owners: BTreeMap<Token, (ReplicaId, u64)>,
     /// When nobody could renew.

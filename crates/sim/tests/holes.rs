@@ -85,4 +85,5 @@ every_planted_hole_is_found! {
     a_return_that_is_overlooked_is_found: ReturnOverlooked breaks "G3",
     a_hung_shim_without_a_last_timer_is_found: NoLastTimer breaks "G6",
     endings_that_wait_behind_a_bad_one_are_found: WholeBatchWaits breaks "liveness",
+    a_shortage_that_fails_a_job_is_found: ShortageFails breaks "G16",
 }

@@ -9,10 +9,10 @@ use crate::place::Place;
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StopReason, Stream, Traces,
+    SentinelReading, Shims, StartError, StopReason, Stream, Traces,
 };
 use everbeat_model::job::{Exit, Stopped};
-use everbeat_model::{Json, RunId, Token};
+use everbeat_model::{Json, RunId, Shortage, Token};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -24,6 +24,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 mod archive;
@@ -67,6 +68,8 @@ struct Host {
 }
 
 const PLACES: usize = 64;
+/// What is not begun within that may have no thread.
+const THREAD_WITHIN: Duration = Duration::from_secs(1);
 /// A shim answers at once, or it hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Of the server's environment a job gets what says where and who it is; secrets it must be given.
@@ -112,7 +115,32 @@ impl HostShims {
             let _until_done = place;
             work(&host)
         });
-        done.await.map_err(io::Error::other)
+        self.finished(done).await
+    }
+
+    /// Waits for what was handed to a thread. Where no thread can be made for it, it is taken back.
+    #[expect(clippy::disallowed_methods, reason = "threads are of this process, on whatever clock the engine runs")]
+    async fn finished<T>(&self, mut done: JoinHandle<T>) -> io::Result<T> {
+        loop {
+            let thread_within = {
+                let _inside = self.runtime.enter();
+                tokio::time::sleep(THREAD_WITHIN)
+            };
+            tokio::select! {
+                biased;
+                ended = &mut done => return ended.map_err(|error| match error.is_cancelled() {
+                    true => rustix::io::Errno::AGAIN.into(),
+                    false => io::Error::other(error),
+                }),
+                () = thread_within => {}
+            }
+            match std::thread::Builder::new().spawn(|| ()) {
+                // Without effect on what has begun.
+                Err(_) => done.abort(),
+                // It may lie there since there was none, and nobody looks for it by himself.
+                Ok(_) => drop(self.runtime.spawn_blocking(|| ())),
+            }
+        }
     }
 }
 
@@ -122,9 +150,18 @@ impl Shims for HostShims {
         self.deed(move |host| JobFolder::create(&host.root, &job.to_string()).map(|_| ())).await?
     }
 
-    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
         let (attempt, order) = (attempt.clone(), order.clone());
-        self.deed(move |host| host.start(&attempt, &order)).await?
+        match self.deed(move |host| host.start(&attempt, &order)).await {
+            Ok(started) => started,
+            // There was no thread for it.
+            Err(error) if Shortage::of(&error).is_some() => Err(StartError::Never(error)),
+            Err(error) => Err(StartError::Unclear(error)),
+        }
+    }
+
+    async fn probe(&self) -> io::Result<()> {
+        self.deed(Host::probe).await?
     }
 
     async fn examine(&self, attempt: &JobAttempt) -> Finding {
@@ -233,8 +270,7 @@ impl Shims for HostShims {
 
     async fn folders(&self) -> io::Result<Vec<RunId>> {
         let found = self.look(|host| job::scan(&host.root)).await??;
-        let jobs = found.into_iter().filter(|found| !matches!(found.state, FoundState::Foreign(_)));
-        Ok(jobs.filter_map(|found| found.job_id.parse().ok()).collect())
+        Ok(found.into_iter().filter_map(|found| found.job_id.parse().ok()).collect())
     }
 
     async fn remove(&self, job: RunId, archive: bool, dry_run: bool) -> io::Result<Removed> {
@@ -451,7 +487,7 @@ fn unclear(problem: Problem) -> io::Error {
         Problem::Missing(_) => io::ErrorKind::NotFound,
         _ => io::ErrorKind::InvalidData,
     };
-    io::Error::new(kind, problem.to_string())
+    io::Error::new(kind, problem)
 }
 
 fn millis(span: Duration) -> u64 {

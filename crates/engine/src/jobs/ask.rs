@@ -1,8 +1,9 @@
-use crate::shims::{LogChunk, LogFrom, Removed, Stream};
+use super::FOLDER_GONE;
+use crate::shims::{LogChunk, LogFrom, Removed, Shims, Stream};
 use crate::{Engine, Error, Result, RunView, Submission};
 use everbeat_model::job::{Command, base_policy};
 use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name};
-use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, RunId, StoreTime};
+use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, RunId, RunState, StoreTime};
 use everbeat_store::{Enqueue, Enqueued, Idempotency};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -100,16 +101,20 @@ impl Engine {
         let Some(shims) = self.core.shims.as_ref().filter(|_| self.is_here(run)) else {
             return Err(elsewhere(id, host));
         };
+        // What stands there since is no longer what the job wrote.
+        if run.run.state.finished()
+            && run.run.error.as_ref().is_some_and(|error| error.value()["reason"] == FOLDER_GONE)
+        {
+            return Err(gone(&**shims, run));
+        }
         match shims.output(id, stream, from, limit).await {
             Ok(chunk) => Ok(chunk),
-            // It is about to begin.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !run.run.state.finished() => {
-                Ok(LogChunk::default())
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Conflict {
-                problem: format!("the folder of job {id} is gone"),
-                hint: "it was cleaned; an archive of its workspace may be in the data folder".to_string(),
-            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match run.run.state {
+                RunState::Running if !self.is_starting(run) => Err(gone(&**shims, run)),
+                // It is about to begin.
+                state if !state.finished() => Ok(LogChunk::default()),
+                _ => Err(gone(&**shims, run)),
+            },
             Err(error) => Err(unreadable(id, &error)),
         }
     }
@@ -176,6 +181,22 @@ fn resolved(path: &Path) -> PathBuf {
 /// A shim whose end is stored leaves within so many looks.
 const MOST_LOOKS: u32 = 20;
 const LOOK: Duration = Duration::from_millis(50);
+
+fn gone(shims: &dyn Shims, run: &RunView) -> Error {
+    let (id, root) = (run.run.id, shims.root());
+    let hint = match run.run.state.finished() {
+        true => {
+            let archive = root.with_file_name("archive").join(id.to_string());
+            format!("it was cleaned or taken away; what was in its workspace may be in {}", archive.display())
+        }
+        false => format!("somebody has taken it away while the job runs: put it back, or everbeat cancel {id}"),
+    };
+    let folder = root.join(id.to_string());
+    Error::Conflict {
+        problem: format!("the folder of job {id}, {}, is gone, and its output with it", folder.display()),
+        hint,
+    }
+}
 
 fn elsewhere(id: RunId, host: &str) -> Error {
     Error::Conflict {

@@ -7,6 +7,7 @@ mod clean;
 mod perform;
 mod recover;
 mod recovery;
+mod shortage;
 mod view;
 
 pub use ask::SubmitJob;
@@ -23,6 +24,7 @@ pub(crate) use recover::{Absent, go_on, start, sweep_strays, take_over};
 use crate::engine::lock;
 use crate::shims::Beat;
 use everbeat_model::{Outcome, RunId, StoreTime, Token};
+use shortage::Shortages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +39,8 @@ pub(crate) struct Jobs {
     found: Notify,
     /// Attempts in a row that never began, by run.
     never_started: Mutex<BTreeMap<RunId, u32>>,
+    /// What is missing to begin any.
+    pub(crate) shortages: Shortages,
     counts: Counts,
     /// Sentinel ages at the last check: whoever is not fresh.
     silent: Mutex<BTreeMap<RunId, HeartbeatStatus>>,
@@ -78,6 +82,9 @@ enum Found {
     /// Nobody's any more: told to stop.
     Stray,
 }
+
+/// Why an attempt whose folder somebody took away is lost.
+const FOLDER_GONE: &str = "folder_gone";
 
 /// The log of one start names so many jobs; the counts are of all.
 const MOST_NAMED: usize = 1000;

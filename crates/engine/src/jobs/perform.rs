@@ -1,20 +1,22 @@
 //! Watches over one attempt of a detached command, from its start, or from when it was taken over, to its
 //! end. What is watched goes on without the watcher.
 
-use super::Found;
 use super::recover::end;
+use super::{FOLDER_GONE, Found};
 use crate::env::within;
 use crate::figures::{self, Watched};
 use crate::life::Life;
 use crate::perform::Entry;
 use crate::settle::Draft;
-use crate::shims::{Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, StopReason, Stream};
+use crate::shims::{
+    Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, StartError, StopReason, Stream,
+};
 use crate::{Liveness, Stop, ctx};
 use everbeat_model::job::{self, Command, Exit};
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::{Claimed, Kind};
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Hole, Json, NotJson, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Json, NotJson, Outcome, Shortage};
 use everbeat_store::{Held, Which};
 use serde_json::json;
 use std::io;
@@ -34,7 +36,18 @@ pub(crate) async fn perform(life: &Life, entry: &Arc<Entry>) -> Ended {
         return (Ending::because(Outcome::Released, "task_unknown", "this replica performs no commands"), None);
     };
     let attempt = attempt_of(&entry.claimed);
-    let mut watch = Watch { life, entry, shims, attempt, heard: None, parted: None, hung: None, unclear: None };
+    let mut watch = Watch {
+        life,
+        entry,
+        shims,
+        attempt,
+        heard: None,
+        parted: None,
+        hung: None,
+        unclear: None,
+        asked: None,
+        placed: false,
+    };
     let ended = if entry.taken_over { watch.go_on().await } else { watch.begin().await };
     let outcome = ended.0.outcome;
     if outcome == Outcome::Lost {
@@ -56,6 +69,10 @@ struct Watch<'a> {
     hung: Option<Silence>,
     /// Since when it cannot be understood.
     unclear: Option<BootInstant>,
+    /// When its start was asked for, if it was here.
+    asked: Option<BootInstant>,
+    /// It was noted here that its run belongs to this host.
+    placed: bool,
 }
 
 struct Silence {
@@ -64,6 +81,8 @@ struct Silence {
     seen: BootInstant,
 }
 
+const NOT_STARTED: &str = "the command could not be started";
+const SHIM_DIED: &str = "its shim died before it started the command";
 /// So often whoever cannot be followed is looked at, besides hints.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -82,9 +101,9 @@ impl Watch<'_> {
             Ok(command) => command,
             Err(why) => return (Ending::failed(&why, true), None),
         };
+        self.asked = Some(self.life.core.env.boot());
         if let Err(error) = self.shims.prepare(self.attempt.job).await {
-            let message = format!("its folder could not be made: {error}");
-            return (Ending::because(Outcome::Failed, "not_started", &message), None);
+            return self.not_begun("its folder could not be made", &error).await;
         }
         if !self.place().await {
             return (Ending::because(Outcome::Released, "not_performed", "its lease had passed on"), None);
@@ -92,25 +111,68 @@ impl Watch<'_> {
         if self.entry.stop() == Some(Stop::Cancelled) {
             return (Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started"), None);
         }
-        if let Err(error) = self.shims.start(&self.attempt, &self.order(command)).await {
-            tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
-            // What was made before is gone: then nobody can say that it did not begin.
-            if self.shims.examine(&self.attempt).await == Finding::Missing {
-                return self.go_on().await;
-            }
-            return match self.fence().await {
-                // This replica was away for too long, which is not the command's fault.
-                Fenced::NeverStarted if error.kind() == io::ErrorKind::TimedOut => self.never_started(),
-                Fenced::NeverStarted => {
-                    let message = format!("the command could not be started: {error}");
-                    (Ending::because(Outcome::Failed, "not_started", &message), None)
-                }
-                Fenced::Exited(exit) => self.exited(exit).await,
-                Fenced::Lost => self.lost("start_unclear", "its start could not be followed"),
-                Fenced::StillHeld => self.go_on().await,
-            };
+        let error = match self.shims.start(&self.attempt, &self.order(command)).await {
+            Ok(()) => return self.go_on().await,
+            Err(StartError::Never(error)) => return self.not_begun(NOT_STARTED, &error).await,
+            Err(StartError::Unclear(error)) => error,
+        };
+        // What was made before is gone: then nobody can say that it did not begin.
+        if self.shims.examine(&self.attempt).await == Finding::Missing {
+            return self.go_on().await;
         }
-        self.go_on().await
+        match self.fence().await {
+            Fenced::NeverStarted => self.not_begun(NOT_STARTED, &error).await,
+            Fenced::Exited(exit) => self.exited(exit).await,
+            Fenced::Lost => self.lost("start_unclear", "its start could not be followed"),
+            Fenced::StillHeld => self.go_on().await,
+        }
+    }
+
+    /// Its command has not begun, and never will under this attempt.
+    async fn not_begun(&self, what: &str, error: &io::Error) -> Ended {
+        let message = format!("{what}: {error}");
+        if let Some(short) = Shortage::of(error) {
+            if self.shortage_fails() {
+                return (Ending::because(Outcome::Failed, "not_started", &message), None);
+            }
+            return self.short(short, &message).await;
+        }
+        tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
+        match error.kind() {
+            // What is asked for cannot be written down.
+            io::ErrorKind::InvalidInput => (Ending::because(Outcome::Failed, "not_started", &message), None),
+            _ => self.never_started(&message),
+        }
+    }
+
+    /// This machine lacked something to begin it: released, and tried again later, here or where there is more.
+    async fn short(&self, what: Shortage, message: &str) -> Ended {
+        let life = self.life;
+        tracing::debug!(job = %self.attempt.job, short = what.as_str(), error = message, "a job could not begin yet");
+        life.core.jobs.has_started(self.attempt.job);
+        let pause = life.core.jobs.shortages.met(life, what, message);
+        if self.placed {
+            // Nothing of it is here. Where that cannot be noted, it waits for this host.
+            let placed = life.core.store.place(self.entry.claimed.lease.shown(), None);
+            let _it_is_only_claimed_here = life.call(placed).await;
+        }
+        (job::short(what, message, pause), None)
+    }
+
+    fn shortage_fails(&self) -> bool {
+        self.life.core.settings.hole == Some(Hole::ShortageFails)
+    }
+
+    /// Its command has begun, or ended.
+    fn begun(&self) {
+        let life = self.life;
+        life.core.jobs.has_started(self.attempt.job);
+        if std::mem::replace(&mut self.entry.vital().starting, false) {
+            if let Some(asked) = self.asked {
+                life.core.jobs.shortages.began(life, asked);
+            }
+            life.freed_jobs.notify_one();
+        }
     }
 
     fn command(&self) -> Result<Command, String> {
@@ -143,12 +205,13 @@ impl Watch<'_> {
     }
 
     /// Notes where the run belongs before anything of it is here. False: its lease is another's by now.
-    async fn place(&self) -> bool {
+    async fn place(&mut self) -> bool {
         let (life, claimed) = (self.life, &self.entry.claimed);
         let host = &life.core.settings.host;
         if claimed.spec.host.as_ref() == Some(host) {
             return true;
         }
+        self.placed = true;
         let mut pause = FIRST_PAUSE;
         loop {
             match life.call(life.core.store.place(claimed.lease.shown(), Some(host.clone()))).await {
@@ -174,7 +237,7 @@ impl Watch<'_> {
                     if self.hung.take().is_some() {
                         figures::refuted(Watched::Shim, 1);
                     }
-                    self.life.core.jobs.has_started(self.attempt.job);
+                    self.begun();
                     self.found(Found::Reattached, || "it never stopped".to_string());
                     self.hear(beat);
                     self.follow().await;
@@ -186,7 +249,7 @@ impl Watch<'_> {
                 }
                 Finding::Missing if self.was_placed() => self.taken_away().await,
                 Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
-                    Some(self.never_started())
+                    Some(self.never_started(SHIM_DIED))
                 }
                 Finding::NotStarted | Finding::Missing => {
                     self.judge("never_started", "its shim died before it started").await
@@ -216,7 +279,7 @@ impl Watch<'_> {
         let message = "its folder is gone, and with it all that was known of it";
         // Not merely fenced: whoever comes next would find a folder again, in which nothing says that it ran.
         match self.shims.destroy(&self.attempt).await {
-            Ok(()) => Some(self.lost("folder_gone", message)),
+            Ok(()) => Some(self.lost(FOLDER_GONE, message)),
             Err(error) => {
                 tracing::warn!(job = %self.attempt.job, %error, "a job whose folder is gone could not be ended yet");
                 self.pause().await;
@@ -387,6 +450,7 @@ impl Watch<'_> {
         {
             tracing::warn!(job = %self.attempt.job, error, "a job's shim cannot write to its folder; it goes on");
         }
+        self.entry.vital().write_error.clone_from(&beat.write_error);
         self.heard = Some(beat);
     }
 
@@ -463,7 +527,7 @@ impl Watch<'_> {
             }
             Fenced::Exited(exit) => self.exited(exit).await,
             Fenced::Lost => self.lost(reason, message),
-            Fenced::NeverStarted => self.never_started(),
+            Fenced::NeverStarted => self.never_started(SHIM_DIED),
         })
     }
 
@@ -477,6 +541,9 @@ impl Watch<'_> {
                     // What was killed and is not gone yet is neither alive nor lost.
                     self.entry.vital().doubt = Some(Liveness::Unknown);
                     tracing::warn!(job = %self.attempt.job, %error, "a job could not be fenced yet");
+                    if let Some(what) = Shortage::of(&error) {
+                        self.life.core.jobs.shortages.met(self.life, what, &error.to_string());
+                    }
                 }
             }
             self.life.core.env.sleep(pause).await;
@@ -484,15 +551,20 @@ impl Watch<'_> {
         }
     }
 
-    /// It costs nothing, unless it happens again and again.
-    fn never_started(&self) -> Ended {
+    /// A false start uses no try. The third in a row fails the job, unless the machine is known to lack something.
+    fn never_started(&self, why: &str) -> Ended {
+        let life = self.life;
+        if let Some((lack, left)) = life.core.jobs.shortages.lack(&*life.core.env) {
+            let message = format!("{why}; {}", lack.what);
+            let ending = Ending::because(Outcome::Released, "never_started", &message);
+            return (Ending { pause: Some(left), ..ending }, None);
+        }
         let times = self.life.core.jobs.never_started(self.attempt.job);
         if times < MOST_FALSE_STARTS {
-            let message = "its shim died before it started the command, which will never run";
-            return (Ending::because(Outcome::Released, "never_started", message), None);
+            return (Ending::because(Outcome::Released, "never_started", why), None);
         }
         self.life.core.jobs.has_started(self.attempt.job);
-        let message = format!("its shim died before it started the command, {times} times in a row");
+        let message = format!("{why}, {times} times in a row");
         (Ending::because(Outcome::Failed, "not_started", &message), None)
     }
 
@@ -511,7 +583,10 @@ impl Watch<'_> {
     }
 
     async fn exited(&self, exit: Exit) -> Ended {
-        self.life.core.jobs.has_started(self.attempt.job);
+        if let Some(what) = exit.shortage().filter(|_| !self.shortage_fails()) {
+            return self.short(what, exit.start_error.as_deref().unwrap_or(NOT_STARTED)).await;
+        }
+        self.begun();
         self.cleared().await;
         let mut cancel_asked = self.entry.vital().cancel_asked.is_some();
         if exit.stopped == Some(job::Stopped::Requested) && !cancel_asked {
@@ -583,7 +658,10 @@ impl Watch<'_> {
         let chunk = loop {
             match self.shims.output(job, Stream::Stdout, LogFrom::Attempt, most + 1).await {
                 Ok(chunk) => break chunk,
-                Err(error) if tries >= MOST_READS => return Err(format!("what it printed cannot be read: {error}")),
+                // What cannot be read for want of something is there all the same.
+                Err(error) if tries >= MOST_READS && Shortage::of(&error).is_none() => {
+                    return Err(format!("what it printed cannot be read: {error}"));
+                }
                 Err(_) => tries += 1,
             }
             self.life.core.env.sleep(LOOK_AGAIN).await;

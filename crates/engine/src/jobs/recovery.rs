@@ -92,6 +92,8 @@ pub struct Health {
     pub sentinel_exists: bool,
     pub workspace_exists: bool,
     pub session_data_exists: bool,
+    /// Why its sentinel cannot be read or was not written, if so.
+    pub error: Option<String>,
 }
 
 /// What was done about one failed job.
@@ -170,7 +172,7 @@ impl Engine {
             last_heartbeat: reading.last_heartbeat,
             seq: reading.seq,
             valid: reading.problem.is_none(),
-            error: reading.problem.or(reading.write_error),
+            error: reading.problem.or_else(|| self.write_error(job)).or(reading.write_error),
             lock: reading.lock,
             exit_record: reading.exit_record,
         };
@@ -288,15 +290,19 @@ impl Engine {
             }
             _ => Default::default(),
         };
+        let heartbeat_status = self.core.settings.jobs.status(&reading, job.run.run.attempt);
         let valid = reading.problem.is_none();
+        // There is nothing to be read of one that has not begun.
+        let problem = reading.problem.filter(|_| traces.sentinel);
         Ok(Health {
             job: id,
-            heartbeat_status: self.core.settings.jobs.status(&reading, job.run.run.attempt),
+            heartbeat_status,
             last_heartbeat: reading.last_heartbeat.filter(|_| valid),
             age: reading.age.filter(|_| valid),
             sentinel_exists: traces.sentinel,
             workspace_exists: traces.workspace,
             session_data_exists: traces.session_data,
+            error: problem.or_else(|| self.write_error(id)).or(reading.write_error),
         })
     }
 

@@ -106,11 +106,19 @@ impl Engine {
             exit,
             reattached: run.tenure > 0 || exit.reattached,
             heartbeat_status: (run.state == RunState::Running).then_some(seen),
-            heartbeat_error: reading.and_then(|reading| reading.write_error.or(reading.problem)),
+            heartbeat_error: self
+                .write_error(run.id)
+                .or_else(|| reading.and_then(|reading| reading.write_error.or(reading.problem))),
             workspace_path: self.core.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
             host: run.spec.host.clone(),
             run: view,
         }
+    }
+
+    /// Why the shim of a job that is watched here could not write its sentinel, by its own word: the file itself cannot
+    /// say so while that lasts.
+    pub(super) fn write_error(&self, job: RunId) -> Option<String> {
+        self.core.life()?.table().of_run(job)?.vital().write_error.clone()
     }
 
     /// Whether it has begun on this host.

@@ -288,11 +288,11 @@ async fn the_health_of_a_job_says_what_there_is_of_it() {
     shims.change(&id, |folder| folder.session_data = true);
     let health = async |id: &str| server.get(&format!("/api/admin/jobs/{id}/health")).await;
     let expected = json!({"jobId": id, "heartbeatStatus": "fresh", "lastHeartbeat": LAST, "ageSeconds": 15,
-        "sentinelFileExists": true, "workspaceExists": true, "sessionDataExists": true});
+        "sentinelFileExists": true, "workspaceExists": true, "sessionDataExists": true, "error": null});
     assert_eq!(health(&id).await.ok(), expected);
     let waiting = create(&server, json!({"command": ["true"], "run_at": "2990-01-01T00:00:00Z"})).await;
     let expected = json!({"jobId": waiting, "heartbeatStatus": "unknown", "lastHeartbeat": null, "ageSeconds": null,
-        "sentinelFileExists": false, "workspaceExists": false, "sessionDataExists": false});
+        "sentinelFileExists": false, "workspaceExists": false, "sessionDataExists": false, "error": null});
     assert_eq!(health(&waiting).await.ok(), expected);
     health(&Uuid::from_u128(7).to_string()).await.problem(StatusCode::NOT_FOUND, "not-found");
     let problem = health("7").await.problem(StatusCode::BAD_REQUEST, "bad-parameter");

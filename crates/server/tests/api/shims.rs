@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
-    Shims, StopReason, Stream, Traces,
+    Shims, StartError, StopReason, Stream, Traces,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId};
@@ -91,7 +91,7 @@ fn missing() -> io::Error {
 
 #[async_trait]
 impl Shims for FakeShims {
-    async fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+    async fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
         let mut folders = self.lock();
         let folder = folders.entry(attempt.job).or_default();
         let code = match order.command.command[0].as_str() {

@@ -49,7 +49,7 @@ pub enum Problem {
     #[error("{0} has {1} bytes, more than {2}")]
     TooLarge(String, u64, u64),
     #[error("{0} cannot be read: {1}")]
-    Unreadable(String, io::Error),
+    Unreadable(String, #[source] io::Error),
     #[error("{0} is malformed: {1}")]
     Malformed(String, String),
     #[error("{0} is of another attempt or job")]
@@ -59,9 +59,9 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// For who wants no verdict, only to try again.
+    /// For who wants no verdict, only to try again. What the kernel said stays in it.
     pub(crate) fn into_error(self) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, self.to_string())
+        io::Error::new(io::ErrorKind::InvalidData, self)
     }
 }
 

@@ -4,10 +4,12 @@ use super::{Host, exit, identity, kill_point, millis, of_identity, unclear};
 use crate::job::client::Error as ClientError;
 use crate::job::protocol::Refusal;
 use crate::job::{self, CancelRecord, Identity, JobFolder, Problem, Spec};
-use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StopReason};
+use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StartError, StopReason};
+use everbeat_model::Shortage;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// So long an ended shim may take to leave once it is acknowledged.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -17,10 +19,33 @@ const LINGER: Duration = Duration::from_secs(600);
 const MOST_END_GRACE: Duration = Duration::from_secs(60);
 /// Of an attempt that nobody can say it of any more.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
+/// A folder, a spec and some records: as much as a start needs, and more.
+const PROBE_BYTES: usize = 64 << 10;
 const END_LOOK: Duration = Duration::from_millis(20);
 
 impl Host {
-    pub(super) fn start(&self, attempt: &JobAttempt, order: &Order) -> io::Result<()> {
+    pub(super) fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
+        // What is not for want of something may be that it was begun before.
+        let unready = |error: io::Error| match Shortage::of(&error) {
+            Some(_) => StartError::Never(error),
+            None => StartError::Unclear(error),
+        };
+        let begun = self.ready(attempt, order).map_err(unready).and_then(|folder| {
+            job::shim::spawn(&self.exe, &self.args, &folder)?;
+            kill_point("spawned");
+            Ok(())
+        });
+        if let Err(StartError::Never(_)) = &begun
+            && let Ok(folder) = self.open(attempt.job)
+        {
+            // Where that cannot be noted it is true all the same: nobody else would start it.
+            let _only_for_who_looks_later = job::fence(&folder, &identity(attempt));
+        }
+        begun
+    }
+
+    /// Everything that comes before the shim.
+    fn ready(&self, attempt: &JobAttempt, order: &Order) -> io::Result<JobFolder> {
         kill_point("claimed");
         in_time(order)?;
         let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
@@ -35,9 +60,16 @@ impl Host {
         job::install(&folder, &spec)?;
         kill_point("spec-written");
         in_time(order)?;
-        job::shim::spawn(&self.exe, &self.args, &folder)?;
-        kill_point("spawned");
-        Ok(())
+        Ok(folder)
+    }
+
+    /// Room for what a start writes, and a process.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let file = self.root.join(format!("{}probe-{}", job::LEFTOVER, Uuid::new_v4().simple()));
+        let written = std::fs::write(&file, [0_u8; PROBE_BYTES]);
+        let _there_may_be_none = std::fs::remove_file(&file);
+        written?;
+        job::shim::probe(&self.exe, &self.args)
     }
 
     fn spec(&self, attempt: &JobAttempt, order: &Order) -> io::Result<Spec> {

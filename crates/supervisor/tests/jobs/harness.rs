@@ -1,5 +1,6 @@
 //! One job in a folder of its own, gone without a trace when the test ends.
 
+pub(crate) use everbeat_engine::StartError;
 pub(crate) use everbeat_supervisor::job::StopReason;
 use everbeat_supervisor::job::{
     Client, ExitRecord, Fenced, Finding, Identity, JobFolder, Spec, examine, fence, kill, protocol::Hello, shim,
@@ -7,6 +8,7 @@ use everbeat_supervisor::job::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 pub(crate) struct Job {
@@ -51,8 +53,14 @@ impl Job {
         self
     }
 
-    pub(crate) fn spawn(&self) -> std::io::Result<()> {
+    pub(crate) fn spawn(&self) -> Result<(), StartError> {
         shim::spawn(shim_program(), ["shim"], &self.folder)
+    }
+
+    /// Through another program, which becomes the shim.
+    pub(crate) fn spawn_by(&self, program: &str, args: &[&str]) -> Result<(), StartError> {
+        let shim = [shim_program().to_str().unwrap(), "shim"];
+        shim::spawn(Path::new(program), args.iter().chain(&shim), &self.folder)
     }
 
     /// Starts a shim that kills itself at the named place.
@@ -261,4 +269,35 @@ pub(crate) fn pause(time: Duration) {
 #[expect(clippy::disallowed_methods, reason = "figures")]
 pub(crate) fn now() -> std::time::Instant {
     std::time::Instant::now()
+}
+
+/// A tiny file system, unmounted when it goes.
+pub(crate) struct Tiny(pub(crate) tempfile::TempDir);
+
+impl Tiny {
+    /// None where this user may not mount.
+    pub(crate) fn mount() -> Option<Tiny> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(folder.path()).output();
+        mounted.is_ok_and(|output| output.status.success()).then(|| Tiny(folder))
+    }
+
+    /// Leaves no room; answers what takes it.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let filler = self.0.path().join("filler");
+        let _full = std::fs::write(&filler, vec![1; 1 << 20]);
+        filler
+    }
+
+    pub(crate) fn remount(&self, how: &str) {
+        let option = format!("remount,{how}");
+        assert!(Command::new("mount").args(["-o", &option]).arg(self.0.path()).status().unwrap().success());
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        let _leaves_a_line_in_the_mount_table = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
 }

@@ -1,7 +1,7 @@
 //! The engine's port, with real shims below a data folder of its own.
 
 use crate::harness::*;
-use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims};
+use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims, StartError};
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, RunId, Token};
 use everbeat_supervisor::{HostShims, Misplaced, Place};
@@ -22,7 +22,10 @@ pub(crate) fn place(data_dir: &Path) -> Place {
 
 impl Host {
     pub(crate) fn new() -> Host {
-        let data_dir = scratch();
+        Host::with(scratch())
+    }
+
+    pub(crate) fn with(data_dir: tempfile::TempDir) -> Host {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let shims = runtime.block_on(async {
             HostShims::open(&place(data_dir.path()), env!("CARGO_BIN_EXE_everbeat-shim").into(), vec!["shim".into()])
@@ -52,11 +55,11 @@ impl Host {
         next
     }
 
-    pub(crate) fn start(&self, attempt: &JobAttempt, script: &str) -> std::io::Result<()> {
+    pub(crate) fn start(&self, attempt: &JobAttempt, script: &str) -> Result<(), StartError> {
         self.order(attempt, &order(script))
     }
 
-    pub(crate) fn order(&self, attempt: &JobAttempt, order: &Order) -> std::io::Result<()> {
+    pub(crate) fn order(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
         self.ask(async |shims| shims.start(attempt, order).await)
     }
 

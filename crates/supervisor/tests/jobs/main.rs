@@ -20,6 +20,7 @@ mod past;
 mod removal;
 mod scale;
 mod sentinels;
+mod shortages;
 mod starting;
 mod starts;
 mod stopping;

@@ -139,24 +139,6 @@ fn the_wall_clock_moves_no_age_and_the_future_has_none() {
     assert_eq!(class(&Sentinel { last_heartbeat: "1999-01-01T00:00:00Z".into(), ..other_boot }), AgeClass::Dead);
 }
 
-/// A tiny file system, unmounted when it goes.
-struct Tiny(tempfile::TempDir);
-
-impl Tiny {
-    fn mount() -> Option<Tiny> {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(folder.path()).output();
-        mounted.is_ok_and(|output| output.status.success()).then(|| Tiny(folder))
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        let _leaves_a_line_in_the_mount_table = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_full_disk_stops_neither_the_job_nor_the_knowledge_of_its_end() {
     let Some(tiny) = Tiny::mount() else {
@@ -166,8 +148,7 @@ fn a_full_disk_stops_neither_the_job_nor_the_knowledge_of_its_end() {
     let script = "while [ ! -e go ]; do sleep 0.02; done; head -c 1000000 /dev/zero; exit 3";
     let job = Job::in_root(tiny.0.path(), &["/bin/sh", "-c", script], |_| {}).start();
     job.hello();
-    let filler = tiny.0.path().join("filler");
-    let _full = std::fs::write(&filler, vec![1; 1 << 20]);
+    let filler = tiny.fill();
     let hello = eventually("a failed write", || Some(job.hello()).filter(|hello| hello.last_write_error.is_some()));
     assert!(hello.last_write_error.unwrap().contains("No space left"));
     std::fs::File::create(job.workspace("go")).unwrap();

@@ -85,18 +85,25 @@ fn start_here(spec: &Spec, folder: &JobFolder, door: Option<&File>, low: OwnedFd
             Err(program.become_it())
         });
     }
-    let child = command.spawn().map_err(|error| {
+    for pipe in [&stdout, &stderr, &progress] {
+        rustix::io::ioctl_fionbio(pipe, true)?;
+    }
+    // Kept free for what watches the command: once it has begun, it is too late to find that there is none.
+    let spare = rustix::io::dup(&stdout)?;
+    let mut child = command.spawn().map_err(|error| {
         drop(command);
         match rustix::io::read(&was_ready, &mut [0_u8; 1]) {
             Ok(1) => Failure::program(&spec.command[0], spec.env.get("PATH").map(String::as_str), &error),
             _ => Failure::from(error),
         }
     })?;
-    let pid = Pid::from_raw(child.id() as i32).ok_or(Errno::SRCH)?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    for pipe in [&stdout, &stderr, &progress] {
-        rustix::io::ioctl_fionbio(pipe, true)?;
-    }
+    drop(spare);
+    let pid = Pid::from_raw(child.id() as i32).ok_or(Errno::SRCH);
+    let watched = pid.and_then(|pid| Ok((pid, rustix::process::pidfd_open(pid, PidfdFlags::empty())?)));
+    let (pid, pidfd) = watched.map_err(|error| {
+        let _it_may_have_ended = child.kill();
+        Failure::unwatched(error)
+    })?;
     Ok((Child { pid, pidfd }, Pipes { stdout, stderr, progress }))
 }
 

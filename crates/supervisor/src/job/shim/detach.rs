@@ -8,6 +8,8 @@ use crate::job::clock;
 use crate::job::folder::JobFolder;
 use crate::job::processes::SHIM_TAG;
 use crate::job::spec::Spec;
+use everbeat_engine::StartError;
+use everbeat_model::shortage::{Shortage, errno_of};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -20,6 +22,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(super) const DETACH: &str = "--detach";
+pub(super) const PROBE: &str = "--probe";
+
+/// What a shim says to who waits for its start, with the kernel's number for the reason.
+const NOT_BEGUN: &str = "not-begun";
+const MOST_SAID_BYTES: usize = 256;
 
 /// A start is a few writes to the disk. After that, whoever waits may as well look.
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
@@ -27,38 +34,75 @@ const STARTED_WITHIN: Duration = Duration::from_secs(10);
 /// Starts the shim of the job whose spec stands in `folder`: `exe args… --detach FOLDER`. When it returns, the
 /// command runs, or the shim has recorded why not, or is dead: [`crate::job::examine`] tells which. It waits for
 /// the disk, so it is not for a thread that others need.
-pub fn spawn<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>, folder: &JobFolder) -> io::Result<()> {
-    let spec = Spec::read(folder).map_err(|problem| io::Error::other(problem.to_string()))?;
+pub fn spawn<A: AsRef<OsStr>>(
+    exe: &Path,
+    args: impl IntoIterator<Item = A>,
+    folder: &JobFolder,
+) -> Result<(), StartError> {
+    let spec = Spec::read(folder).map_err(|problem| StartError::Never(problem.into_error()))?;
     let mut command = Command::new(exe);
     // The server's environment may hold secrets, and the shim lives long.
     command.env_clear().env(SHIM_TAG, spec.identity().shim_tag());
     command.envs(kill_points::inherited()).envs(descriptors::before());
     command.args(args).arg(DETACH).arg(folder.path()).current_dir("/");
     // The shim inherits this pipe from the first process and closes it when it has started its command.
-    let mut first = quiet(&mut command).stdout(Stdio::piped()).spawn()?;
+    let mut first = quiet(&mut command).stdout(Stdio::piped()).spawn().map_err(StartError::Never)?;
     kill_points::server_kill_point("spawning");
     let held_by_shim = first.stdout.take();
-    let status = first.wait()?;
-    if !status.success() {
-        return Err(io::Error::other(format!("{} could not start a shim: {status}", exe.display())));
-    }
-    match held_by_shim {
-        Some(pipe) => await_end(pipe),
-        None => Ok(()),
+    let status = first.wait().map_err(StartError::Unclear)?;
+    let said = held_by_shim.map_or_else(|| Ok(Vec::new()), await_end).map_err(StartError::Unclear)?;
+    match (not_begun(&said), status.success()) {
+        (Some(why), _) => Err(StartError::Never(why)),
+        (None, true) => Ok(()),
+        (None, false) => {
+            let why = format!("{} could not start a shim: {status}", exe.display());
+            Err(StartError::Unclear(io::Error::other(why)))
+        }
     }
 }
 
-/// Until nobody holds the other end.
-fn await_end(pipe: impl AsFd) -> io::Result<()> {
+/// Starts what would become a shim and waits for its end: whether there is a process to be had.
+pub(crate) fn probe<A: AsRef<OsStr>>(exe: &Path, args: impl IntoIterator<Item = A>) -> io::Result<()> {
+    let mut command = Command::new(exe);
+    command.env_clear().args(args).arg(PROBE).current_dir("/");
+    match quiet(&mut command).stdout(Stdio::piped()).output()?.status {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("{} could not become a shim: {status}", exe.display()))),
+    }
+}
+
+/// Until nobody holds the other end. Answers what was said meanwhile.
+fn await_end(pipe: impl AsFd) -> io::Result<Vec<u8>> {
     let until = clock::boot_ms() + STARTED_WITHIN.as_millis() as u64;
+    let mut said = Vec::new();
     loop {
         let left = until.saturating_sub(clock::boot_ms());
+        let mut part = [0_u8; 64];
         match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&clock::timespec(left))) {
-            Ok(0) => return Ok(()),
-            Ok(_) if rustix::io::read(&pipe, &mut [0_u8; 64])? == 0 => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(0) => return Ok(said),
+            Ok(_) => match rustix::io::read(&pipe, &mut part)? {
+                0 => return Ok(said),
+                length if said.len() < MOST_SAID_BYTES => said.extend_from_slice(&part[..length]),
+                _ => {}
+            },
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+fn not_begun(said: &[u8]) -> Option<io::Error> {
+    let said = std::str::from_utf8(said).ok()?;
+    let errno = said.lines().find_map(|line| line.strip_prefix(NOT_BEGUN)?.trim().parse().ok())?;
+    Some(io::Error::from_raw_os_error(errno))
+}
+
+/// In the shim, or on the way to it, before the command has begun: says to who waits in [`spawn`] that it never will,
+/// for want of something. There may be no room on the disk to leave that there.
+pub(super) fn tell_not_begun(error: &io::Error) {
+    if let Some(errno) = errno_of(error).filter(|errno| Shortage::of_errno(*errno).is_some()) {
+        let line = format!("{NOT_BEGUN} {errno}\n");
+        let _nobody_waits = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());
     }
 }
 

@@ -11,6 +11,8 @@ pub(super) struct Failure {
     pub(super) why: String,
     pub(super) errno: Option<i32>,
     pub(super) part: Option<StartPart>,
+    /// It had begun, and was killed at once.
+    pub(super) began: bool,
 }
 
 /// Where a program is looked for when the environment has no `PATH`.
@@ -18,12 +20,12 @@ pub(super) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 impl Failure {
     pub(super) fn cancelled() -> Failure {
-        Failure { why: "cancelled before it started".into(), errno: None, part: None }
+        Failure { why: "cancelled before it started".into(), errno: None, part: None, began: false }
     }
 
     pub(super) fn folder(path: &Path, error: &io::Error) -> Failure {
         let why = format!("working folder {path:?}: {error}");
-        Failure { why, errno: error.raw_os_error(), part: Some(StartPart::Folder) }
+        Failure { why, errno: error.raw_os_error(), part: Some(StartPart::Folder), began: false }
     }
 
     pub(super) fn input(problem: &Problem) -> Failure {
@@ -32,7 +34,13 @@ impl Failure {
             Problem::Unreadable(_, error) => error.raw_os_error(),
             _ => None,
         };
-        Failure { why: format!("its input: {problem}"), errno, part: Some(StartPart::Input) }
+        Failure { why: format!("its input: {problem}"), errno, part: Some(StartPart::Input), began: false }
+    }
+
+    /// It runs, and cannot be watched.
+    pub(super) fn unwatched(error: Errno) -> Failure {
+        let why = format!("it was killed as soon as it had begun, since it could not be watched: {error}");
+        Failure { why, errno: None, part: None, began: true }
     }
 
     /// To be asked in the working folder: a program's name may be relative to it.
@@ -49,21 +57,26 @@ impl Failure {
         // A folder of the PATH that may not be searched is told as a program that may not be run.
         if is_bare && !exists && (absent || forbidden) {
             let errno = Some(Errno::NOENT.raw_os_error());
-            return Failure { why: format!("program {name:?} was not found in PATH"), errno, part };
+            return Failure { why: format!("program {name:?} was not found in PATH"), errno, part, began: false };
         }
         let why = match exists {
             true if absent => format!("program {name:?} needs an interpreter that does not exist: {error}"),
             _ if forbidden => format!("program {name:?} is not executable: {error}"),
             _ => format!("program {name:?}: {error}"),
         };
-        Failure { why, errno: error.raw_os_error(), part }
+        Failure { why, errno: error.raw_os_error(), part, began: false }
     }
 }
 
 /// Not a matter of the spec: the machine has no process, pipe or descriptor to give.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        Failure { why: format!("no process could be made: {error}"), errno: error.raw_os_error(), part: None }
+        Failure {
+            why: format!("no process could be made: {error}"),
+            errno: error.raw_os_error(),
+            part: None,
+            began: false,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::job::folder::{JobFolder, Problem, STARTED};
 use crate::job::kernel_lock;
 use crate::job::logs::Stream;
 use crate::job::past::Past;
-use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started};
+use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
 use crate::job::spec::{Containment, Spec};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub(super) fn start(path: &Path) -> io::Result<()> {
     if !folder.is_in_place() {
         return Err(refused("its folder was taken away"));
     }
-    let spec = Spec::read(&folder).map_err(unclear)?;
+    let spec = Spec::read(&folder).map_err(Problem::into_error)?;
     check(&folder, &spec)?;
     let planned = match spec.containment {
         Containment::Auto => Cgroup::planned(&spec.job_id, &spec.identity()).ok(),
@@ -71,13 +71,13 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
     if spec.is_expired() {
         return Err(refused(TOO_LATE));
     }
-    let fence: Option<FenceRecord> = Record::read_any(folder).map_err(unclear)?;
-    let over = Past::read(folder).map_err(unclear)?.forbids(&identity);
+    let fence: Option<FenceRecord> = Record::read_any(folder).map_err(Problem::into_error)?;
+    let over = Past::read(folder).map_err(Problem::into_error)?.forbids(&identity);
     if over || fence.is_some_and(|fence| fence.forbids(&identity)) {
         return Err(refused("it is fenced"));
     }
-    let started: Option<Started> = Record::read(folder, &identity).map_err(unclear)?;
-    if started.is_some() || ExitRecord::read(folder, &identity).map_err(unclear)?.is_some() {
+    let started: Option<Started> = Record::read(folder, &identity).map_err(Problem::into_error)?;
+    if started.is_some() || ExitRecord::read(folder, &identity).map_err(Problem::into_error)?.is_some() {
         return Err(refused("its command was started already"));
     }
     Ok(())
@@ -86,7 +86,7 @@ fn check(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
 /// Marks the start durably, and only then starts: whoever finds no mark knows that nothing ran.
 fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     let (folder, spec) = (&shim.folder, &shim.spec);
-    let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(unclear)?;
+    let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(Problem::into_error)?;
     if let Some(cancel) = cancel.filter(|cancel| cancel.tenure >= spec.tenure) {
         return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(cancel.why.left()) });
     }
@@ -97,7 +97,8 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
         boot_id: spec.boot_id.clone(),
         started_at: shim.started_at.clone(),
     };
-    started.write(folder)?;
+    // What cannot be marked must not begin; half a mark says that it did.
+    started.write(folder).inspect_err(|_| _ = folder.unlink(STARTED))?;
     kill_point("before-exec");
     // The disk may have taken long, or this process may have been frozen. Nothing ran: the mark goes again.
     if spec.is_expired() {
@@ -107,7 +108,10 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     shim.vouched();
     let command = match child::start(&shim.spec, &shim.folder, door.as_ref(), low) {
         Ok((child, pipes)) => Command::Started { child, pipes },
-        Err(failure) => Command::NotStarted { failure, stopped: None },
+        Err(failure) => {
+            let stopped = failure.began.then_some(Stopped::ShimTerminated);
+            Command::NotStarted { failure, stopped }
+        }
     };
     kill_point("after-spawn");
     child::protect_self();
@@ -116,8 +120,4 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
 
 fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("the job is not started: {why}"))
-}
-
-fn unclear(problem: Problem) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
 }

@@ -105,11 +105,12 @@ pub(crate) enum Command {
         everbeat run -- python3 train.py --epochs 10\n  \
         everbeat run -d --name nightly --deadline 2h -- ./backup.sh   prints the job's id\n  \
         everbeat run -e LANG=C -e HOME -- make test\n  \
+        sort names.txt | everbeat run -i -- ./import.sh               its stdin is what comes on this one\n  \
         everbeat run -- sh -c 'ls *.csv | wc -l'                      a shell, where one is wanted\n\n\
         The command belongs to the server, not to this terminal. It goes on when this client is interrupted (see it \
         again with `everbeat logs -f ID`), and when the server is killed, restarted or upgraded. `everbeat cancel ID` \
         stops it.\n\n\
-        It reads nothing from stdin. Its environment is what -e gives, beside the server's HOME, USER, LANG and the \
+        It reads nothing from stdin, unless -i hands over what comes there, all of it before the command begins. Its environment is what -e gives, beside the server's HOME, USER, LANG and the \
         like; if the server is on this machine, PATH is the one from here.\n\n\
         Exit codes: the command's own; 128 + N if signal N killed it; 125 Everbeat's own error (server away, job \
         refused or lost); 126 the command cannot be executed; 127 it was not found; 2 usage")]
@@ -129,6 +130,7 @@ pub(crate) enum Command {
         everbeat submit echo --wait -o json | jq .result")]
     Submit(SubmitArgs),
     /// List what there is
+    #[command(alias = "list")]
     Ls {
         #[command(subcommand)]
         what: Ls,
@@ -246,9 +248,6 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Evaluate one jq program under limits: its task's input on stdin, one JSON answer on stdout
-    #[command(name = crate::jq::SUBCOMMAND, hide = true)]
-    JqEvaluate,
 }
 
 /// All that fit, in place of ids.

@@ -34,6 +34,14 @@ impl Failure {
         Failure::new(SERVER, message, hint)
     }
 
+    /// Tells the log, for whoever reads nothing else.
+    pub(crate) fn log(&self) {
+        match &self.hint {
+            Some(hint) => tracing::error!(hint, "{}", self.message),
+            None => tracing::error!("{}", self.message),
+        }
+    }
+
     /// The same, with another exit code.
     pub(crate) fn with_code(self, code: u8) -> Failure {
         Failure { code, ..self }

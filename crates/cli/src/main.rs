@@ -28,15 +28,26 @@ use exit::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // The shim of a job is a program of its own: nothing of this one may have begun.
+    // These are programs of their own, for nobody to type: the arguments of this one, its help, its suggestions and
+    // its completions know nothing of them. Of a shim's process nothing else may have begun.
     if std::env::args_os().nth(1).is_some_and(|first| first == "shim") {
         return everbeat_supervisor::job::shim::main(std::env::args_os().skip(1));
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == jq::SUBCOMMAND) {
+        return ended(jq::evaluate());
     }
     let matches = Args::command().get_matches();
     let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     args.remote.origin = UrlOrigin::of(&matches);
     term::settle(&args);
-    match perform(args) {
+    if !matches!(args.command, Command::Serve { .. }) {
+        config::strangers(serve::environment()).iter().for_each(|stranger| term::say(&format!("warning: {stranger}")));
+    }
+    ended(perform(args))
+}
+
+fn ended(result: Result<u8, Failure>) -> ExitCode {
+    match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             term::warn(&failure.to_string());
@@ -71,6 +82,5 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Events(asked) => commands::events::read(&to()?, &asked),
         Command::Bench(asked) => bench::bench(&asked),
         Command::Completions { shell } => commands::completions(shell),
-        Command::JqEvaluate => jq::evaluate(),
     }
 }

@@ -1,4 +1,4 @@
-use crate::config::{Config, Flags, mask};
+use crate::config::{self, Config, Flags, Telemetry, mask};
 use crate::exit::{self, Failure};
 use crate::{logging, notify, opening, tasks};
 use everbeat::System;
@@ -18,8 +18,28 @@ use tokio::sync::watch;
 
 /// Runs a server until it is told to leave.
 pub(crate) fn serve(flags: &Flags, adopt_data: bool) -> Result<u8, Failure> {
-    let mut config = Config::load(flags, environment())?;
-    logging::start(&config.telemetry);
+    let loaded = Config::load(flags, environment());
+    let json = match &loaded {
+        Ok(config) => config.telemetry.json,
+        Err(refused) => refused.json,
+    };
+    let ended = loaded.map_err(Failure::from).and_then(|config| {
+        logging::start(&config.telemetry);
+        config::strangers(environment()).iter().for_each(|stranger| tracing::warn!("{stranger}"));
+        begin(config, adopt_data)
+    });
+    match ended {
+        // Whoever asks for JSON reads nothing else, from the first line to the last.
+        Err(failure) if json => {
+            logging::start(&Telemetry { log: "error".to_string(), json });
+            failure.log();
+            Ok(failure.code)
+        }
+        ended => ended,
+    }
+}
+
+fn begin(mut config: Config, adopt_data: bool) -> Result<u8, Failure> {
     everbeat_server::measure();
     config.http.connections = connections(&config, raise_descriptors()).min(config.http.connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -101,15 +121,24 @@ async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address:
     }
     let replica = engine.replica_id().map(|id| id.to_string()).unwrap_or_default();
     let (version, store) = (env!("CARGO_PKG_VERSION"), mask(&config.store_url()));
-    eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})");
+    let json = config.telemetry.json;
+    match json {
+        true => tracing::info!(version, url = format!("http://{address}"), store, replica, "ready"),
+        false => eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})"),
+    }
     if let Some(other) = engine.estranged().await {
-        // On stderr whatever the log shows: who starts a server sees it.
-        eprintln!("note: another server of this store runs on this machine with another data folder ({})", other.host);
-        eprintln!("  when one of them is killed, the other cannot take its jobs over");
-        eprintln!("  hint: give both the same --data-dir");
+        if !json {
+            // On stderr whatever the log shows: who starts a server sees it.
+            eprintln!(
+                "note: another server of this store runs on this machine with another data folder ({})",
+                other.host
+            );
+            eprintln!("  when one of them is killed, the other cannot take its jobs over");
+            eprintln!("  hint: give both the same --data-dir");
+        }
         tracing::warn!(other = %other.id, "two data folders on one machine: neither server can take the other's jobs over");
     }
-    if io::stderr().is_terminal() {
+    if io::stderr().is_terminal() && !json {
         eprintln!("try in another terminal: everbeat run -- sh -c 'echo hello; sleep 60; echo done'");
         eprintln!("then kill this server, start it again, and see that the command never stopped");
     }

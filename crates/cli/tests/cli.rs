@@ -39,7 +39,9 @@ fn bad_json_is_found_before_anything_is_sent() {
     check(&with(&["submit", "echo", "--policy", "fast"]), 2, &["--policy", "fast", "hint:"]);
     check(&with(&["submit", "echo", "--input", "@missing.json"]), 2, &["--input", "@missing.json", "hint:"]);
     check(&with(&["submit", "echo", "--run-at", "tomorrow"]), 2, &["--run-at", "tomorrow", "2026-"]);
-    check(&run(&["--url", "ftp://x", "ls", "runs"]), 2, &["ftp://x", "http://"]);
+    check(&run(&["--url", "ftp://x", "ls", "runs"]), 2, &["--url: ", "ftp://x", "http://"]);
+    let by_variable = client().env("EVERBEAT_URL", "ftp://x").args(["ls", "runs"]).output().expect("it runs");
+    check(&by_variable, 2, &["EVERBEAT_URL: ", "ftp://x", "http://"]);
 }
 
 #[test]
@@ -118,4 +120,29 @@ fn every_command_and_flag_has_a_line_of_help() {
         seen += 1;
     }
     assert!(seen > 15, "only {seen} pages of help were found");
+}
+
+#[test]
+fn what_nobody_types_is_listed_nowhere() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&run(&["completions", shell]));
+        for hidden in ["jq-evaluate", "shim", "guardian"] {
+            assert!(!script.contains(hidden), "{shell} completes {hidden}");
+        }
+    }
+    let typo = run(&["jq-evaluat"]);
+    assert_eq!(code(&typo), 2);
+    assert!(!stderr(&typo).contains("jq-evaluate'"), "{}", stderr(&typo));
+    let alone = run(&[]);
+    assert!(stderr(&alone).contains("Commands:") && !stderr(&alone).contains("jq-evaluate"), "{}", stderr(&alone));
+}
+
+#[test]
+fn a_variable_that_nothing_reads_is_warned_about() {
+    let with = |name: &str, args: &[&str]| client().env(name, "x").args(args).output().expect("it runs");
+    let said = with("EVERBEAT_ULR", &["completions", "bash"]);
+    assert_eq!(code(&said), 0);
+    assert!(stderr(&said).contains("EVERBEAT_ULR") && stderr(&said).contains("EVERBEAT_URL?"), "{}", stderr(&said));
+    assert_eq!(stderr(&with("EVERBEAT_ULR", &["-q", "completions", "bash"])), "");
+    assert_eq!(stderr(&with("EVERBEAT_TOKEN", &["completions", "bash"])), "");
 }

@@ -156,3 +156,26 @@ fn resume_without_ids_lists_what_failed_and_opens_nothing() {
     assert_eq!(all["results"].as_array().map(Vec::len), Some(2), "{all}");
     until(SOON, "the second attempt", || (server.ended(&failed)["attempt"] == 2).then_some(()));
 }
+
+#[test]
+fn stdin_is_handed_over_with_i_and_its_loss_is_told_without() {
+    let host = Host::new();
+    let server = host.start();
+    let piped = |args: &[&str], input: &str| {
+        let file = server.folder().join("input.txt");
+        std::fs::write(&file, input).unwrap();
+        server.command(args).stdin(std::fs::File::open(&file).unwrap()).output().unwrap()
+    };
+    let passed = piped(&["run", "-i", "--", "cat"], "one\ntwo \"three\"");
+    assert_eq!((code(&passed), stdout(&passed).as_str()), (0, "one\ntwo \"three\""), "{}", stderr(&passed));
+    let dropped = piped(&["run", "--", "cat"], "one");
+    assert_eq!((code(&dropped), stdout(&dropped).as_str()), (0, ""));
+    assert!(stderr(&dropped).contains("with -i"), "{}", stderr(&dropped));
+    let nothing = server.cli(&["run", "--", "cat"]);
+    assert!(!stderr(&nothing).contains("with -i"), "{}", stderr(&nothing));
+    let job = server.job_with(json!({ "command": ["cat"], "stdin": "a secret" }));
+    assert_eq!(server.ended(&job)["state"], "succeeded");
+    assert_eq!(server.output(&job), "a secret");
+    assert!(!server.look(&job).to_string().contains("a secret"), "it is not shown again");
+    assert!(!server.get("/api/v1/runs").to_string().contains("a secret"));
+}

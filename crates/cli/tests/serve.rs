@@ -129,15 +129,26 @@ fn the_service_manager_is_told() {
 }
 
 #[test]
-fn a_log_in_json_is_one_object_a_line() {
-    let options = quick().env("EVERBEAT_TELEMETRY__LOG_FORMAT", "json").env("EVERBEAT_TELEMETRY__LOG", "debug");
-    let mut server = Server::start(options);
+fn a_log_in_json_is_json_from_the_first_line_to_the_last() {
+    let lines = |said: &str| -> Vec<serde_json::Value> {
+        let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        said.lines().map(line).collect()
+    };
+    let in_json = || quick().env("EVERBEAT_TELEMETRY__LOG_FORMAT", "json");
+    let mut server = Server::start(in_json().env("EVERBEAT_TELEMETRY__LOG", "debug").env("EVERBEAT_ULR", "x"));
     server.signal("TERM");
-    server.exit_code(SOON);
-    let log = server.log();
-    let lines: Vec<&str> = log.lines().filter(|line| !line.contains("is ready at")).collect();
-    assert!(!lines.is_empty());
-    for line in lines {
-        assert!(serde_json::from_str::<serde_json::Value>(line).is_ok(), "{line}");
+    assert_eq!(server.exit_code(SOON), Some(0));
+    let said = lines(&server.log());
+    assert!(said.iter().any(|line| line["message"] == "ready" && line["url"] == server.url.as_str()), "{said:?}");
+    assert!(said.iter().any(|line| line["level"] == "WARN" && line["message"].to_string().contains("EVERBEAT_URL")));
+
+    let mut no_folder = in_json();
+    fs::write(no_folder.data_dir.with_extension("file"), "").expect("written");
+    no_folder.data_dir = no_folder.data_dir.with_extension("file").join("inside");
+    for wrong in [in_json().env("EVERBEAT_REPLICA__SLOTS", "many"), no_folder] {
+        let ended = wrong.command().output().expect("it runs");
+        assert!(!ended.status.success());
+        let said = lines(&stderr(&ended));
+        assert!(said.iter().any(|line| line["level"] == "ERROR"), "{said:?}");
     }
 }

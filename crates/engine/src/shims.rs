@@ -151,7 +151,7 @@ pub enum StopReason {
 pub struct Order {
     pub command: Command,
     /// What the command reads from its standard input.
-    pub input: Option<Json>,
+    pub input: Option<String>,
     pub heartbeat_interval: Duration,
     pub stop_grace: Duration,
     pub deadline: Option<Duration>,

@@ -27,6 +27,9 @@ pub struct Command {
     pub session_id: Option<String>,
     #[serde(default, rename = "agentEngine", skip_serializing_if = "Option::is_none")]
     pub agent_engine: Option<String>,
+    /// What it reads from its standard input; nothing unless given. Of a node that is a command, its input is this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
 }
 
 /// So much a kernel takes for one argument; all together must fit into a spec.
@@ -88,7 +91,8 @@ impl Command {
                 return Err(Invalid::new(field, format!("{text:?}"), "cannot be taken", hint));
             }
         }
-        let bytes = Json::of(self).as_str().len();
+        // Its standard input goes a way of its own, and is bounded by what a request may hold.
+        let bytes = Json::of(&Command { stdin: None, ..self.clone() }).as_str().len();
         if bytes > MOST_BYTES {
             let hint = "command and environment together may have 512 KiB; hand large input over in a file";
             return Err(Invalid::new("command", format!("{bytes} bytes"), "is too large", hint));

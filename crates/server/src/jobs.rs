@@ -66,7 +66,7 @@ pub(crate) struct JobJson {
 impl From<JobView> for JobJson {
     fn from(view: JobView) -> JobJson {
         let JobView { run, command, exit, reattached, heartbeat_status, heartbeat_error, workspace_path, host } = view;
-        let Command { command, name, cwd, session_id, agent_engine, env: _secret } = command;
+        let Command { command, name, cwd, session_id, agent_engine, stdin: _large, env: _secret } = command;
         // What is open again tells an earlier try's exit by its error only.
         let exit = if run.run.state.finished() { exit } else { KnownExit::default() };
         JobJson {
@@ -103,8 +103,11 @@ fn without_secrets(told: &Json) -> Json {
     Json::of(&told)
 }
 
-/// Hides the values of `env`.
+/// Hides the values of `env`, and what is handed over on stdin.
 pub(crate) fn hide(told: &mut Value) {
+    if let Some(stdin) = told.get_mut("stdin").filter(|stdin| !stdin.is_null()) {
+        *stdin = HIDDEN.into();
+    }
     match told.get_mut("env") {
         Some(Value::Object(env)) => env.values_mut().for_each(|value| *value = HIDDEN.into()),
         Some(other) => *other = HIDDEN.into(),
@@ -137,6 +140,8 @@ pub(crate) struct NewJob {
     /// What differs from the policy of jobs.
     #[schema(value_type = Option<Object>)]
     policy: Option<Value>,
+    /// What the command reads from its standard input; nothing unless given. It is not shown again.
+    stdin: Option<String>,
     #[schema(min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$")]
     queue: Option<String>,
     /// Higher is claimed first; 0 unless given.
@@ -160,6 +165,7 @@ impl NewJob {
             cwd: self.cwd,
             session_id: self.session_id,
             agent_engine: self.agent_engine,
+            stdin: self.stdin,
         };
         let new = SubmitJob::new(command);
         Ok(SubmitJob {

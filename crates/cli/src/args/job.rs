@@ -10,6 +10,9 @@ pub(crate) struct RunArgs {
     /// Print the job's id and end; the job runs on by itself
     #[arg(short, long)]
     pub(crate) detach: bool,
+    /// Hand what comes on stdin to the command, as text; without it the command reads nothing
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
     /// What people should call it [default: its program]
     #[arg(long)]
     pub(crate) name: Option<String>,

@@ -11,10 +11,13 @@ use crate::spinner::Spinner;
 use crate::{interrupt, term, waiting};
 use everbeat_model::Invalid;
 use everbeat_model::time::format_duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +27,9 @@ pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
     let contact = Arc::new(Contact::new(args.patience));
     let accepted = submission.submit(&to.client, &contact).map_err(own)?;
     let id = plain(&accepted.value["id"]);
+    if !args.stdin && stdin_is_dropped() {
+        term::warn("everbeat: the command gets nothing of what comes on stdin; hand it over with -i");
+    }
     if args.detach {
         to.print(accepted.raw.get(), || id);
         return Ok(exit::DONE);
@@ -174,6 +180,8 @@ struct Submission {
     #[serde(rename = "agentEngine", skip_serializing_if = "Option::is_none")]
     agent_engine: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    stdin: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<String>,
@@ -203,6 +211,7 @@ impl Submission {
             cwd,
             session_id: args.session_id.clone(),
             agent_engine: args.agent_engine.clone(),
+            stdin: if args.stdin { Some(read_stdin()?) } else { None },
             policy: policy(args)?,
             queue: args.queue.clone(),
         })
@@ -219,6 +228,28 @@ impl Submission {
             Err(trouble) if trouble.met() && trouble.passing() => contact.ask(send),
             answer => answer,
         }
+    }
+}
+
+/// All that comes on stdin.
+fn read_stdin() -> Result<String, Failure> {
+    io::read_to_string(io::stdin().lock()).map_err(|error| {
+        let hint = "a job's stdin is kept as text in UTF-8; hand other bytes over in a file";
+        Failure::usage(&Invalid::new("-i", "stdin", format!("cannot be read: {error}"), hint))
+    })
+}
+
+/// Whether something waits on stdin that nobody reads. A pipe that is only open is nobody's input.
+fn stdin_is_dropped() -> bool {
+    let stdin = io::stdin();
+    let piped = rustix::fs::fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    match piped {
+        Ok(FileType::Fifo | FileType::Socket) => {
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::IN)
+        }
+        Ok(FileType::RegularFile) => rustix::fs::fstat(&stdin).is_ok_and(|stat| stat.st_size > 0),
+        _ => false,
     }
 }
 

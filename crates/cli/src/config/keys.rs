@@ -485,6 +485,49 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Refuses a value of another type, before anybody reads it as something that it is not.
+    pub(crate) fn check_type(&self, value: &Value) -> Result<(), Invalid> {
+        let fits = match self.kind {
+            Kind::Text => value.is_string(),
+            Kind::Duration | Kind::Size => value.is_string() || value.is_number(),
+            // `"off"` for those that can be.
+            Kind::Whole => value.is_number() || value == "off",
+            Kind::Flag => value.is_boolean(),
+            Kind::Table(_) => value.is_object(),
+            Kind::List(_) => value.is_array(),
+        };
+        if fits {
+            return Ok(());
+        }
+        let is = match value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Number(_) => "a number",
+            Value::String(_) => "text",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a table",
+        };
+        let problem = format!("has the wrong type: it is {is}, and should be of type {}", self.kind.name());
+        Err(Invalid::new("", value, problem, self.example()))
+    }
+
+    fn example(&self) -> String {
+        match self.kind {
+            Kind::Text => format!("write it in quotes, like {:?}", self.default),
+            Kind::Duration => "write it like \"30s\", \"10m\" or \"2h\", or as a number of seconds".to_string(),
+            Kind::Size => "write it like \"4MiB\", or as a number of bytes".to_string(),
+            Kind::Whole => "write a whole number, without quotes".to_string(),
+            Kind::Flag => "use true or false, without quotes".to_string(),
+            Kind::Table(_) => "write it like {name = value}".to_string(),
+            Kind::List(_) if !self.path.contains('.') => {
+                format!("write [[{}]], with two brackets, above each", self.path)
+            }
+            Kind::List(_) => "write it in brackets, like [\"…\", \"…\"]".to_string(),
+        }
+    }
+}
+
 impl Kind {
     pub(crate) fn fields(self) -> &'static [Field] {
         match self {

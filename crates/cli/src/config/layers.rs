@@ -214,8 +214,20 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, Invalid> {
         let problem = format!("is not valid TOML: {}", error.message());
         Invalid::new(format!("line {}", line + 1), format!("{wrong:?}"), problem, "correct that line")
     })?;
-    match serde_json::to_value(table) {
-        Ok(Value::Object(sections)) => Ok(sections),
-        _ => Err(Invalid::new("--config", shown, "is not a table of sections", "write it like [server] …")),
+    Ok(table.into_iter().map(|(name, value)| (name, json(value))).collect())
+}
+
+/// What stands in the file, as JSON has it. A time is a text there.
+fn json(value: toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => text.into(),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Float(number) => number.into(),
+        toml::Value::Boolean(flag) => flag.into(),
+        toml::Value::Datetime(time) => time.to_string().into(),
+        toml::Value::Array(items) => items.into_iter().map(json).collect(),
+        toml::Value::Table(fields) => {
+            Value::Object(fields.into_iter().map(|(name, value)| (name, json(value))).collect())
+        }
     }
 }

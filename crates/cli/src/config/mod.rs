@@ -6,6 +6,7 @@
 mod keys;
 mod layers;
 mod reference;
+mod strangers;
 mod suggest;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod values;
 pub(crate) use keys::{KEYS, Key};
 pub(crate) use layers::{Flags, Origin};
 pub(crate) use reference::markdown;
+pub(crate) use strangers::strangers;
 pub(crate) use values::mask;
 
 use everbeat_engine::Settings;
@@ -63,10 +65,12 @@ impl Config {
         layers.env(env);
         layers.flags(flags);
         let Layers { given, mut complaints } = layers;
+        let json = given.get("telemetry.log_format").is_some_and(|given| given.value == "json");
         let mut config = Config::initial();
         for key in KEYS {
             let Some(Given { value, origin }) = given.get(key.path) else { continue };
-            if let Err(invalid) = (key.set)(&mut config, value) {
+            let taken = key.check_type(value).and_then(|()| (key.set)(&mut config, value));
+            if let Err(invalid) = taken {
                 complaints.push(Complaint { invalid: invalid.within(key.path), origin: origin.clone() });
             }
         }
@@ -79,7 +83,7 @@ impl Config {
             let origin = config.given.get(invalid.field.as_str()).map_or(Origin::Default, |given| given.origin.clone());
             complaints.push(Complaint { invalid, origin });
         }
-        if complaints.is_empty() { Ok(config) } else { Err(Refused(complaints)) }
+        if complaints.is_empty() { Ok(config) } else { Err(Refused { complaints, json }) }
     }
 
     /// Everything at its default.
@@ -149,7 +153,11 @@ impl Config {
 
 /// A configuration that cannot be used, with everything that is wrong with it.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) Vec<Complaint>);
+pub(crate) struct Refused {
+    pub(crate) complaints: Vec<Complaint>,
+    /// As far as it could be read, it asks for a log in JSON.
+    pub(crate) json: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Complaint {
@@ -159,7 +167,7 @@ pub(crate) struct Complaint {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, Complaint { invalid, origin }) in self.0.iter().enumerate() {
+        for (place, Complaint { invalid, origin }) in self.complaints.iter().enumerate() {
             if place > 0 {
                 writeln!(f)?;
             }

@@ -193,6 +193,25 @@ fn bad_values_are_refused_with_key_value_and_remedy() {
 }
 
 #[test]
+fn a_value_of_the_wrong_type_is_called_that() {
+    for (file, key, value, expected) in [
+        ("[replica]\nslots = \"many\"", "replica.slots", "\"many\"", "text, and should be of type whole number"),
+        ("[replica]\nslots = { a = 1 }", "replica.slots", "\"a\"", "a table, and should be of type whole number"),
+        ("[server]\nlisten = 80", "server.listen", "80", "a number, and should be of type text"),
+        ("[server]\nread_only = 1", "server.read_only", "1", "a number, and should be of type true or false"),
+        ("[runs]\nbackoff = 5", "runs.backoff", "5", "a number, and should be of type table"),
+        ("[runs]\ndeadline = true", "runs.deadline", "true", "true or false, and should be of type duration"),
+        ("[auth]\nallow = \"10.0.0.0/8\"", "auth.allow", "10.0.0.0/8", "text, and should be of type list"),
+        ("[replica]\nslots = 2026-01-01", "replica.slots", "2026-01-01", "text, and should be of type whole number"),
+    ] {
+        let said = refused(file, &[]);
+        assert!(said.contains(key) && said.contains(value), "{file}: {said}");
+        assert!(said.contains(&format!("has the wrong type: it is {expected}")), "{file}: {said}");
+        assert!(said.contains("hint:") && !said.contains("$__"), "{file}: {said}");
+    }
+}
+
+#[test]
 fn an_interval_too_long_for_its_timeout_is_refused_with_both_values() {
     let runs = refused("[runs]\nheartbeat_interval = \"70s\"\nheartbeat_timeout = \"120s\"", &[]);
     assert!(runs.contains("runs.heartbeat_interval") && runs.contains("70s") && runs.contains("2m"), "{runs}");

@@ -206,8 +206,7 @@ impl Server {
             let ended = self.child.try_wait().expect("the child can be asked");
             let said = fs::read_to_string(&log).unwrap_or_default();
             assert!(ended.is_none(), "the server ended with {ended:?}:\n{said}");
-            let (_, rest) = said.split_once("is ready at ")?;
-            rest.split_once(' ').map(|(address, _)| address.to_string())
+            ready_at(&said)
         });
         until(START, "/readyz", || (self.status("/readyz") == 200).then_some(()));
     }
@@ -400,6 +399,16 @@ impl Drop for Server {
             eprintln!("--- log of {} ---\n{}", self.url, self.log());
         }
     }
+}
+
+/// The address in the line that says that a server is ready, as text or as JSON.
+pub(crate) fn ready_at(said: &str) -> Option<String> {
+    if let Some((_, rest)) = said.split_once("is ready at ") {
+        return rest.split_once(' ').map(|(address, _)| address.to_string());
+    }
+    let mut told = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ready = told.find(|line| line["message"] == "ready")?;
+    ready["url"].as_str().map(ToString::to_string)
 }
 
 /// No test waits longer for a server to begin, or for what it was asked. The machine may be busy.

@@ -183,13 +183,14 @@ impl Watch<'_> {
         Ok(command)
     }
 
-    fn order(&self, command: Command) -> Order {
+    fn order(&self, mut command: Command) -> Order {
+        let stdin = command.stdin.take();
         let spec = &self.entry.claimed.spec;
         let settings = &self.life.core.settings.jobs;
         let isolated = spec.policy.when_isolated == WhenIsolated::Stop;
         Order {
             command,
-            input: (spec.kind == Kind::Node).then(|| spec.input.clone()),
+            input: if spec.kind == Kind::Node { Some(spec.input.as_str().to_string()) } else { stdin },
             heartbeat_interval: settings.heartbeat_interval,
             // An isolated one must have ended before its host may be given up.
             stop_grace: match isolated {

@@ -53,7 +53,7 @@ impl Host {
         let mut spec = self.spec(attempt, order)?;
         spec.stdout_from = job::logs::read_from(&folder, job::logs::Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
         if let Some(input) = &order.input {
-            spec.stdin = Some(folder.write_input(input.as_str().as_bytes())?);
+            spec.stdin = Some(folder.write_input(input.as_bytes())?);
         }
         // What came before may have taken long, or this process may have been frozen: somebody else may own it by now.
         in_time(order)?;

@@ -30,7 +30,7 @@ impl Shortage {
     }
 
     fn large(run: RunId) -> bool {
-        run.0.as_u128() % LARGE_OF == 0
+        run.0.as_u128().is_multiple_of(LARGE_OF)
     }
 
     pub(crate) fn settles(self, settlements: &[Settlement]) -> Result<()> {

@@ -28,8 +28,6 @@ pub(crate) struct Ended {
     pub(crate) draft: Option<Draft>,
     /// Somebody asked to cancel, as the store knows.
     pub(crate) cancel_asked: bool,
-    /// An earlier write of it failed.
-    pub(crate) tried: bool,
     /// That write may have happened all the same: it is looked up before the next.
     pub(crate) unsure: bool,
     /// It could not be stored although it stood alone.
@@ -38,7 +36,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     pub(crate) fn new(entry: Arc<Entry>, ending: Ending, draft: Option<Draft>) -> Ended {
-        Ended { entry, ending, draft, cancel_asked: false, tried: false, unsure: false, hold: None }
+        Ended { entry, ending, draft, cancel_asked: false, unsure: false, hold: None }
     }
 }
 
@@ -192,7 +190,7 @@ impl Settler {
         let written = write(&self.life, piece).await;
         match &written {
             Ok(()) => self.stored(),
-            Err(_) => piece.iter_mut().for_each(|ended| (ended.tried, ended.unsure) = (true, true)),
+            Err(_) => piece.iter_mut().for_each(|ended| ended.unsure = true),
         }
         written
     }
@@ -374,9 +372,10 @@ const LATE: &str = "late_result";
 async fn record_fenced(life: &Life, late: Vec<Ended>) {
     let mut fenced = Vec::new();
     for ended in late {
-        // An earlier write that was never answered may have arrived just before this one.
+        // An earlier write that was never answered may have arrived just before this one; or a store that forgot an
+        // ending, so that it was looked for again, has it back.
         life.turned(Turn::Settle);
-        if !ended.tried || !life.may_count(&ended.entry).await {
+        if !life.may_count(&ended.entry).await {
             fenced.push(ended);
         }
     }

@@ -11,7 +11,7 @@ fn focus(hole: Hole) -> Option<Focus> {
     match hole {
         Hole::LeftStillVouches | Hole::ReturnOverlooked | Hole::NoLastTimer => Some(Focus::Absence),
         Hole::PastForgotten => Some(Focus::Failover),
-        Hole::UnfencedStart => Some(Focus::TakeOver),
+        Hole::UnfencedStart | Hole::FormerOwner => Some(Focus::TakeOver),
         _ => None,
     }
 }

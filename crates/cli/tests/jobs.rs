@@ -47,7 +47,7 @@ fn a_command_is_executed_literally_or_refused_and_never_by_a_shell() {
     assert_eq!(server.get("/api/v1/jobs")["items"].as_array().unwrap().len(), 1, "nothing was made");
 
     let missing = server.ended(&server.job(&["no-such-program"]));
-    assert_eq!((&missing["state"], &missing["exit_code"]), (&json!("failed"), &Value::Null), "{missing}");
+    assert_eq!((&missing["state"], &missing["exit_code"]), (&json!("failed"), &json!(127)), "{missing}");
     assert!(missing["error"]["message"].as_str().unwrap().contains("no-such-program"), "{missing}");
     let gone = server.ended(&server.job_with(json!({ "command": ["true"], "cwd": "/no/such/folder" })));
     assert!(gone["error"]["message"].as_str().unwrap().contains("/no/such/folder"), "{gone}");

@@ -3,7 +3,7 @@
 use super::load::{Client, now, pause};
 use super::{Percentiles, interrupt, percentiles};
 use crate::exit::Failure;
-use everbeat_supervisor::job::{self, FoundState, JobFolder, Spec, sentinel};
+use everbeat_supervisor::job::{self, Fenced, Found, FoundState, JobFolder, Spec, sentinel};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -201,22 +201,37 @@ impl Drop for Server {
     }
 }
 
-/// Ends every job, with all its processes and its cgroup.
+/// Ends every job, with all its processes and its cgroup. A shim that was just starting may hold its lock at one look and
+/// answer only at the next.
 fn end_all(jobs: &Path) {
-    for found in job::scan(jobs).into_iter().flatten() {
-        let Ok(folder) = JobFolder::open(jobs, &found.job_id) else { continue };
-        let identity = match found.state {
-            FoundState::Held(Ok(identity)) => {
-                let _it_may_have_ended = job::kill(&folder, &identity);
-                Some(identity)
-            }
-            _ => Spec::read(&folder).ok().map(|spec| spec.identity()),
-        };
-        let ended = identity.map_or_else(|| Ok(()), |identity| job::fence(&folder, &identity).map(|_| ()));
-        if let Err(error) = ended {
-            eprintln!("something of job {} stays behind: {error}", found.job_id);
+    let begun = now();
+    loop {
+        let left: Vec<String> =
+            job::scan(jobs).into_iter().flatten().filter(|found| !end(jobs, found)).map(|found| found.job_id).collect();
+        if left.is_empty() {
+            return;
         }
+        if begun.elapsed() > END_WITHIN {
+            eprintln!("something of these jobs stays behind: {}", left.join(", "));
+            return;
+        }
+        pause(LOOK * 10);
     }
+}
+
+const END_WITHIN: Duration = Duration::from_secs(60);
+
+/// Whether nothing of the job is left, nor will ever be.
+fn end(jobs: &Path, found: &Found) -> bool {
+    let Ok(folder) = JobFolder::open(jobs, &found.job_id) else { return false };
+    if let FoundState::Held(holder) = &found.state {
+        // Whether it is gone shows at the next look.
+        let _looked_at_again = holder.as_ref().map(|identity| job::kill(&folder, identity));
+        return false;
+    }
+    // Without a spec nothing was ever started.
+    let Ok(spec) = Spec::read(&folder) else { return true };
+    matches!(job::fence(&folder, &spec.identity()), Ok(Fenced::Lost | Fenced::NeverStarted | Fenced::Exited(_)))
 }
 
 fn span(from: &Value, to: &Value) -> f64 {

@@ -5,6 +5,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +27,10 @@ impl OnTerminal {
         let size = Winsize { ws_row: 24, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&master, size).expect("its size");
         let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("a path");
-        let side = || -> File { OpenOptions::new().read(true).write(true).open(&name).expect("the terminal") };
+        // Whoever leads a session without a terminal would get this one, and be hung up with it.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(OpenptFlags::NOCTTY.bits() as i32);
+        let side = || -> File { options.open(&name).expect("the terminal") };
         for name in ["NO_COLOR", "COLUMNS"] {
             command.env_remove(name);
         }

@@ -223,7 +223,7 @@ async fn jobs_and_their_recovery_are_described_with_every_key_required() {
         ("StaleJob", &schemas["StaleJob"], 5),
         ("Resumed", &schemas["Resumed"], 3),
         ("Cleaning", &schemas["Cleaning"], 6),
-        ("JobHealth", &schemas["JobHealth"], 7),
+        ("JobHealth", &schemas["JobHealth"], 8),
     ] {
         let required = schema["required"].as_array().unwrap_or_else(|| panic!("{name}: {schema}")).len();
         assert_eq!(required, schema["properties"].as_object().expect("properties").len(), "{name}");

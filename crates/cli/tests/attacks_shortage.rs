@@ -77,7 +77,7 @@ fn full_disk(store: Store) {
 }
 
 fn no_descriptors(store: Store) {
-    let Some(bench) = Bench::new(store) else { return };
+    let Some(bench) = Bench::with(store, ROOMY_MIB, 20_000) else { return };
     let (server, user) = (bench.start(), bench.user);
     let expected = Expected { checks: &["jobs", "store", "settling"], may_end: false };
     bench.withstand(server, &expected, |pid| {
@@ -89,7 +89,7 @@ fn no_descriptors(store: Store) {
 }
 
 fn no_processes(store: Store) {
-    let Some(bench) = Bench::new(store) else { return };
+    let Some(bench) = Bench::with(store, ROOMY_MIB, 20_000) else { return };
     let (server, user) = (bench.start(), bench.user);
     let expected = Expected { checks: &["jobs"], may_end: false };
     bench.withstand(server, &expected, |pid| {
@@ -133,7 +133,7 @@ struct Bench {
 }
 
 /// What is needed to begin with, and room for what the load leaves there.
-const DATA_MIB: u64 = 64;
+const DATA_MIB: u64 = 256;
 const ROOMY_MIB: u64 = 1024;
 /// Not even a small file fits.
 const LEFT_BYTES: u64 = 16 << 10;

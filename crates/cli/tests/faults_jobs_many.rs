@@ -142,6 +142,14 @@ fn a_shim_killed_at_every_point_ends_its_job_once_and_nothing_is_invented() {
         let command = json!({ "command": ["sh", "-c", "echo x >> marks; exit 7"] });
         let jobs: Vec<String> = (0..HITS).map(|_| server.job_with(command.clone())).collect();
         for job in &jobs {
+            // Nothing ran, and nothing is blamed on the command, however often it happens.
+            if let "before-lock" | "after-lock" = point {
+                until(LONG, "the fifth try", || (server.look(job)["attempt"].as_u64()? >= 5).then_some(()));
+                assert_eq!(server.post(&format!("/api/v1/runs/{job}/cancel"), &Value::Null).0, 200);
+                assert_eq!(server.ended(job)["state"], "cancelled");
+                assert!(!host.workspace(job).join("marks").exists(), "{point}: it never ran");
+                continue;
+            }
             let ended = server.ended(job);
             let marks = std::fs::read_to_string(host.workspace(job).join("marks")).unwrap_or_default();
             assert!(marks.len() <= 2, "{point}: it ran at most once: {marks:?}");
@@ -149,10 +157,6 @@ fn a_shim_killed_at_every_point_ends_its_job_once_and_nothing_is_invented() {
             let reason = ended["error"]["reason"].as_str().unwrap_or_default().to_string();
             assert_eq!(ended["state"], "failed", "{point}: {ended}");
             match point {
-                // Nothing ran, and nothing ever will; after three tries it fails.
-                "before-lock" | "after-lock" => {
-                    assert_eq!((reason.as_str(), marks.as_str()), ("not_started", ""), "{point}: {ended}");
-                }
                 // The record is durable: the exit is known.
                 "after-record-before-reap" => assert_eq!((exit, marks.as_str()), ((json!(7), Value::Null), "x\n")),
                 _ => {

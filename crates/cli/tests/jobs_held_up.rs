@@ -1,9 +1,9 @@
-//! A killed command that the kernel holds up, as one does that waits for a slow disk.
+//! A killed command that the kernel holds up, as one does that waits for a slow disk; and one whose start is held up.
 
 mod common;
 mod job;
 
-use common::until;
+use common::{Server, TIMEOUT, pause, until};
 use job::{Host, Jobs, LONG, signal};
 use serde_json::{Value, json};
 use std::fs;
@@ -50,6 +50,37 @@ fn a_job_whose_killed_command_is_still_there_is_not_lost_before_it_is_gone() {
     server.assert_sound();
 }
 
+#[test]
+fn a_job_that_was_held_up_past_its_time_to_begin_is_released_however_often() {
+    /// More than what fails a job whose shim dies again and again.
+    const TIMES: u64 = 5;
+    let host = Host::new();
+    let server = Server::start(host.options.clone().env("EVERBEAT_SHIM_FREEZE_AT", "before-exec"));
+    let job = server.shell("echo x >> marks");
+    for time in 1..=TIMES {
+        until(LONG, "the next attempt", || (server.look(&job)["attempt"].as_u64()? >= time).then_some(()));
+        until(LONG, "it is about to begin", || host.folder(&job).join("started.json").exists().then_some(()));
+        // Past the time after which another replica may have it.
+        pause(TIMEOUT);
+        until(LONG, "it is released", || {
+            host.shim(&job).into_iter().for_each(wake);
+            let found = server.look(&job);
+            assert!(!["failed", "succeeded"].iter().any(|state| found["state"] == *state), "{found}");
+            (found["attempt"].as_u64()? > time).then_some(())
+        });
+    }
+    let attempts = server.get(&format!("/api/v1/runs/{job}/attempts"));
+    let ended = attempts["items"].as_array().unwrap().iter().filter(|attempt| !attempt["outcome"].is_null());
+    ended.for_each(|attempt| assert_eq!(attempt["outcome"], "released", "{attempts}"));
+    assert!(!host.workspace(&job).join("marks").exists(), "it never ran");
+}
+
+/// It may have ended meanwhile.
+fn wake(pid: u32) {
+    let command = format!("kill -s CONT {pid} 2>/dev/null");
+    let _gone_or_awake = std::process::Command::new("sh").args(["-c", &command]).status();
+}
+
 /// Processes in it do nothing, not even die, until they are released.
 struct Freezer(PathBuf);
 
@@ -83,7 +114,7 @@ impl Drop for Freezer {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            common::pause(std::time::Duration::from_millis(20));
+            pause(std::time::Duration::from_millis(20));
         }
     }
 }

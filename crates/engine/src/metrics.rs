@@ -101,6 +101,11 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_invariant_violations", "Broken guarantees that the last check through this server found", One),
     counter("everbeat_job_exits_total", "Attempts of jobs and of other commands that ended", Each("outcome", OUTCOMES)),
     gauge("everbeat_jobs_dead", "Jobs watched over here whose sentinels are older than jobs.dead_after", One),
+    counter(
+        "everbeat_jobs_false_starts_total",
+        "Attempts of jobs whose command did not begin, apart from shortages",
+        One,
+    ),
     counter("everbeat_jobs_hung_total", "Shims that held their lock and did not answer", One),
     gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
     gauge("everbeat_jobs_short", "1 while no jobs are begun here, since the machine lacks something they need", One),

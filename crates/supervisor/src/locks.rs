@@ -1,3 +1,4 @@
+use crate::job;
 use crate::place::{Place, read_id};
 use everbeat_engine::{LockGuard, Locks};
 use everbeat_model::ReplicaId;
@@ -5,6 +6,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// The kernel locks of the replicas that share one data folder, and the id of this host.
@@ -93,6 +95,25 @@ fn host_id(path: &Path) -> io::Result<String> {
     }
     let _already_renamed = fs::remove_file(&fresh);
     read_id(path).ok_or_else(|| io::Error::other(format!("cannot read the host id in {}", path.display())))
+}
+
+/// Whoever holds such a lock does so for a few milliseconds. One that is frozen meanwhile must not hold up a start.
+const HELD_FOR: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_MS: u64 = 10;
+
+/// Takes the file's lock when it is free. `held` says who has it, if it never is.
+pub(crate) fn wait_for(file: File, held: &'static str) -> io::Result<File> {
+    let until = job::boot_ms() + HELD_FOR.as_millis() as u64;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if job::boot_ms() > until => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+            }
+            Err(TryLockError::WouldBlock) => job::pause(LOOK_AGAIN_MS),
+        }
+    }
 }
 
 #[cfg(test)]

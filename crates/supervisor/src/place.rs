@@ -2,17 +2,16 @@
 //! what they stand for goes on.
 
 use crate::birth::Birth;
-use crate::job;
+use crate::locks;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use uuid::Uuid;
 
 /// A data folder in its place: only of such a one are host id, locks and jobs looked at.
@@ -64,9 +63,6 @@ const HOST_ID: &str = "host-id";
 const JOBS: &str = "jobs";
 const REPLICAS: &str = "replicas";
 const MOST_MARK_BYTES: u64 = 1 << 20;
-/// Whoever looks holds the folder's lock for a few milliseconds.
-const LOCKED_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_AGAIN_MS: u64 = 10;
 
 impl Place {
     /// Makes the folder if it is not there, and its mark if it has none: it is new, or of an earlier version. Nothing in
@@ -75,7 +71,9 @@ impl Place {
         let wrong = |error| PlaceError::Io { here: folder.to_path_buf(), error };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(wrong)?;
         let here = fs::canonicalize(folder).map_err(wrong)?;
-        let _alone = lock(&here).map_err(wrong)?;
+        // Servers that start together take turns.
+        let open = File::open(&here).map_err(wrong)?;
+        let _alone = locks::wait_for(open, "another server that is starting holds it").map_err(wrong)?;
         let mark = match (Mark::read(&here)?, misplaced) {
             (None, _) => Mark::write(&here, BTreeSet::new()).map_err(wrong)?,
             (Some(mark), misplaced) => match (mark.check(&here), misplaced) {
@@ -206,22 +204,6 @@ fn births(folder: &Path) -> io::Result<(Birth, Birth)> {
 fn same_folder(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
     matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
-}
-
-/// Servers that start together take turns.
-fn lock(folder: &Path) -> io::Result<File> {
-    let file = File::open(folder)?;
-    let until = job::boot_ms() + LOCKED_WITHIN.as_millis() as u64;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if job::boot_ms() > until => {
-                return Err(io::Error::new(ErrorKind::TimedOut, "another server that is starting holds it"));
-            }
-            Err(TryLockError::WouldBlock) => job::pause(LOOK_AGAIN_MS),
-        }
-    }
 }
 
 /// A name of the machine and of the processes that are seen here: servers that have it in common could look after each

@@ -2,7 +2,7 @@
 //! end. What is watched goes on without the watcher.
 
 use super::recover::end;
-use super::{FOLDER_GONE, Found};
+use super::{FOLDER_GONE, Found, shortage};
 use crate::env::within;
 use crate::figures::{self, Watched};
 use crate::life::Life;
@@ -46,12 +46,16 @@ pub(crate) async fn perform(life: &Life, entry: &Arc<Entry>) -> Ended {
         hung: None,
         unclear: None,
         asked: None,
+        start_before: None,
         placed: false,
     };
     let ended = if entry.taken_over { watch.go_on().await } else { watch.begin().await };
     let outcome = ended.0.outcome;
     if outcome == Outcome::Lost {
         life.core.jobs.lost();
+    }
+    if outcome != Outcome::Released {
+        life.core.jobs.has_started(watch.attempt.job);
     }
     watch.found(Found::Ended(outcome), || message(&ended.0));
     ended
@@ -71,6 +75,8 @@ struct Watch<'a> {
     unclear: Option<BootInstant>,
     /// When its start was asked for, if it was here.
     asked: Option<BootInstant>,
+    /// From then on its shim does not begin it any more.
+    start_before: Option<BootInstant>,
     /// It was noted here that its run belongs to this host.
     placed: bool,
 }
@@ -92,8 +98,6 @@ const CLEAR_WITHIN: Duration = Duration::from_secs(10);
 const QUIET_BEATS: u32 = 3;
 /// So often what a node printed is read again if it cannot be.
 const MOST_READS: u32 = 5;
-/// Attempts in a row whose shim dies before it starts the command; then it fails.
-const MOST_FALSE_STARTS: u32 = 3;
 
 impl Watch<'_> {
     async fn begin(&mut self) -> Ended {
@@ -111,7 +115,9 @@ impl Watch<'_> {
         if self.entry.stop() == Some(Stop::Cancelled) {
             return (Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started"), None);
         }
-        let error = match self.shims.start(&self.attempt, &self.order(command)).await {
+        let order = self.order(command);
+        self.start_before = Some(order.start_before);
+        let error = match self.shims.start(&self.attempt, &order).await {
             Ok(()) => return self.go_on().await,
             Err(StartError::Never(error)) => return self.not_begun(NOT_STARTED, &error).await,
             Err(StartError::Unclear(error)) => error,
@@ -137,11 +143,10 @@ impl Watch<'_> {
             }
             return self.short(short, &message).await;
         }
-        tracing::warn!(job = %self.attempt.job, %error, "a job could not be started");
         match error.kind() {
             // What is asked for cannot be written down.
             io::ErrorKind::InvalidInput => (Ending::because(Outcome::Failed, "not_started", &message), None),
-            _ => self.never_started(&message),
+            _ => self.never_started(&message).await,
         }
     }
 
@@ -151,12 +156,16 @@ impl Watch<'_> {
         tracing::debug!(job = %self.attempt.job, short = what.as_str(), error = message, "a job could not begin yet");
         life.core.jobs.has_started(self.attempt.job);
         let pause = life.core.jobs.shortages.met(life, what, message);
-        if self.placed {
-            // Nothing of it is here. Where that cannot be noted, it waits for this host.
-            let placed = life.core.store.place(self.entry.claimed.lease.shown(), None);
-            let _it_is_only_claimed_here = life.call(placed).await;
-        }
+        self.unplace().await;
         (job::short(what, message, pause), None)
+    }
+
+    /// Nothing of it is here. Where that cannot be noted, it waits for this host.
+    async fn unplace(&self) {
+        if self.placed {
+            let placed = self.life.core.store.place(self.entry.claimed.lease.shown(), None);
+            let _it_is_only_claimed_here = self.life.call(placed).await;
+        }
     }
 
     fn shortage_fails(&self) -> bool {
@@ -250,7 +259,7 @@ impl Watch<'_> {
                 }
                 Finding::Missing if self.was_placed() => self.taken_away().await,
                 Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
-                    Some(self.never_started(SHIM_DIED))
+                    Some(self.never_started(SHIM_DIED).await)
                 }
                 Finding::NotStarted | Finding::Missing => {
                     self.judge("never_started", "its shim died before it started").await
@@ -528,7 +537,7 @@ impl Watch<'_> {
             }
             Fenced::Exited(exit) => self.exited(exit).await,
             Fenced::Lost => self.lost(reason, message),
-            Fenced::NeverStarted => self.never_started(SHIM_DIED),
+            Fenced::NeverStarted => self.never_started(SHIM_DIED).await,
         })
     }
 
@@ -552,21 +561,26 @@ impl Watch<'_> {
         }
     }
 
-    /// A false start uses no try. The third in a row fails the job, unless the machine is known to lack something.
-    fn never_started(&self, why: &str) -> Ended {
+    /// A false start uses no try, and however often it happens, the command has done nothing wrong: it is tried again
+    /// after pauses that grow, here or elsewhere.
+    async fn never_started(&self, why: &str) -> Ended {
         let life = self.life;
+        let release = |message: &str, pause| {
+            let ending = Ending::because(Outcome::Released, "never_started", message);
+            (Ending { pause, ..ending }, None)
+        };
         if let Some((lack, left)) = life.core.jobs.shortages.lack(&*life.core.env) {
-            let message = format!("{why}; {}", lack.what);
-            let ending = Ending::because(Outcome::Released, "never_started", &message);
-            return (Ending { pause: Some(left), ..ending }, None);
+            return release(&format!("{why}; {}", lack.what), Some(left));
         }
-        let times = self.life.core.jobs.never_started(self.attempt.job);
-        if times < MOST_FALSE_STARTS {
-            return (Ending::because(Outcome::Released, "never_started", why), None);
+        if self.start_before.is_some_and(|before| life.core.env.boot() >= before) {
+            return release("it was held up past the time in which it might begin", None);
         }
-        self.life.core.jobs.has_started(self.attempt.job);
-        let message = format!("{why}, {times} times in a row");
-        (Ending::because(Outcome::Failed, "not_started", &message), None)
+        let times = life.core.jobs.never_started(self.attempt.job);
+        tracing::warn!(job = %self.attempt.job, times, why, "a job did not begin; it is tried again");
+        metrics::counter!("everbeat_jobs_false_starts_total").increment(1);
+        self.unplace().await;
+        let said = if times == 1 { why.to_string() } else { format!("{why}, {times} times in a row") };
+        release(&said, Some(shortage::pause_after(life, times)))
     }
 
     fn lost(&self, reason: &'static str, message: &str) -> Ended {

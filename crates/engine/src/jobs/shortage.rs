@@ -35,13 +35,23 @@ pub(crate) struct Lack {
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+fn longest_pause(life: &Life) -> Duration {
+    LONGEST_PAUSE.min(life.core.settings.heartbeat_timeout / 2)
+}
+
+/// How long whoever could not begin so many times in a row waits for the next time.
+pub(super) fn pause_after(life: &Life, times: u32) -> Duration {
+    let longest = longest_pause(life);
+    let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
+    FIRST_PAUSE.min(longest / 4).saturating_mul(doubled).min(longest)
+}
+
 impl Shortages {
     /// Somebody could not begin for want of something. Answers how long its run should wait.
     pub(super) fn met(&self, life: &Life, what: Shortage, message: &str) -> Duration {
         let now = life.core.env.boot();
-        let longest = LONGEST_PAUSE.min(life.core.settings.heartbeat_timeout / 2);
+        let (first, longest) = (pause_after(life, 1), longest_pause(life));
         let mut supply = lock(&self.0);
-        let first = FIRST_PAUSE.min(longest / 4);
         let lack = match std::mem::take(&mut *supply) {
             Supply::Enough => {
                 tracing::warn!(

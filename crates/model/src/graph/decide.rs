@@ -289,8 +289,9 @@ impl Work<'_> {
             return;
         }
         let Some(node) = self.graph.node(name) else {
-            // Removed while it ran: nothing asks for its value any more.
-            return self.end(name, run, Status::Done);
+            // Removed while it ran: nothing asks for its value any more. Should it come back, it is computed anew.
+            self.end(name, run, Status::Done);
+            return self.forget(name);
         };
         match node.kind {
             NodeKind::Mutate => self.mutate(node, run, result),

@@ -483,6 +483,12 @@ fn a_node_that_was_removed_or_added_in_flight_does_no_harm() {
     assert!(machine.running().contains(&"extra"), "an added node appears");
     machine.perform(|node, _| json!(node));
     assert_eq!(machine.value("extra"), Some(json!("extra")));
+    // Back in the graph, it is computed anew: what its run gave meanwhile went nowhere.
+    machine.graph = Graph::parse(&diamond()).unwrap();
+    machine.look();
+    assert!(machine.running().contains(&"right"), "a node that came back waits for nothing");
+    machine.perform(|node, _| json!(node));
+    assert_eq!(machine.value("right"), Some(json!("right")));
 }
 
 #[test]

@@ -1,19 +1,15 @@
 use super::Host;
-use crate::job;
+use crate::locks;
 use everbeat_model::Json;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 const FILE: &str = "startup-log.jsonl";
 const LOCK: &str = "startup-log.lock";
 const MOST_ENTRIES: usize = 50;
 const MOST_BYTES: u64 = 32 << 20;
-/// Whoever writes holds the lock for a few milliseconds. One that is frozen meanwhile must not hold up a start.
-const LOCKED_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_AGAIN_MS: u64 = 10;
 
 impl Host {
     /// Written aside and renamed, so that nobody reads half of it; and by one replica of this host at a time, so that
@@ -49,17 +45,7 @@ impl Host {
     fn lock_starts(&self) -> io::Result<File> {
         let path = self.data_dir.join(LOCK);
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let until = job::boot_ms() + LOCKED_WITHIN.as_millis() as u64;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::Error(error)) => return Err(error),
-                Err(TryLockError::WouldBlock) if job::boot_ms() > until => {
-                    return Err(io::Error::new(ErrorKind::TimedOut, "another replica holds the log of starts"));
-                }
-                Err(TryLockError::WouldBlock) => job::pause(LOOK_AGAIN_MS),
-            }
-        }
+        locks::wait_for(file, "another replica holds the log of starts")
     }
 
     /// What is no line of JSON is passed over.

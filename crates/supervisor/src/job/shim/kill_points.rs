@@ -29,6 +29,7 @@ fn signal_at(variable: &str, place: &str, signal: Signal) {
 }
 
 /// What a shim gets of its starter's environment: so a test of a whole server reaches its shims.
-pub(super) fn inherited() -> Option<(&'static str, OsString)> {
-    REACHABLE.then(|| Some((SHIM_VARIABLE, std::env::var_os(SHIM_VARIABLE)?))).flatten()
+pub(super) fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
+    let variables = [SHIM_VARIABLE, FREEZE_VARIABLE].into_iter().filter(|_| REACHABLE);
+    variables.filter_map(|name| Some((name, std::env::var_os(name)?)))
 }

@@ -156,6 +156,14 @@ impl Entry {
         !std::mem::replace(&mut self.vital().judged, true)
     }
 
+    /// Gives up an attempt whose lease does not stand any more. False if its ending is on its way to the store, or
+    /// there; a judgement that only waits for its performer's end is void.
+    pub(crate) fn forsake(&self) -> bool {
+        let mut vital = self.vital();
+        let judged = std::mem::replace(&mut vital.judged, true);
+        vital.sentence.take().is_some() || !judged
+    }
+
     /// Judges the attempt from outside. Answers what to write now: nothing if it was judged already,
     /// and nothing yet if its side effects are not fenced, for then no successor may begin before its
     /// performer has ended.

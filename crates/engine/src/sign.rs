@@ -256,8 +256,14 @@ async fn answered(life: &Life, answer: Signed, pending: Pending) {
         Signed::Unstorable => Err(Stop::Unstorable),
         Signed::Fenced => {
             // Its end has been stored by somebody else: nothing it does can count. Settled like any
-            // other, it is fenced there too, which frees its slot and is recorded.
-            if pending.entry.judge() {
+            // other, it is fenced there too, which frees its slot and is recorded. What is detached goes on, and
+            // nothing is said of its end: only its watcher leaves, and whoever looks for strays finds it.
+            if pending.entry.detached() {
+                if pending.entry.forsake() {
+                    pending.entry.kill(Stop::Fenced);
+                    life.table().settled(&pending.entry);
+                }
+            } else if pending.entry.judge() {
                 pending.entry.kill(Stop::Fenced);
                 let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
                 let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });

@@ -338,6 +338,8 @@ impl Host {
             job::Finding::Hung => Finding::Hung,
             job::Finding::Fenced => Finding::Fenced,
             job::Finding::Exited(record) => Finding::Exited(exit(&record)),
+            // A folder in which a job may begin has a workspace: this one is the rest of one that was taken away.
+            job::Finding::Starting if !folder.has_workspace() => Finding::Missing,
             job::Finding::Starting => Finding::NotStarted,
             job::Finding::Gone => Finding::Gone,
             job::Finding::Rebooted => Finding::Rebooted,

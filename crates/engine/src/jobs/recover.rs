@@ -288,8 +288,7 @@ async fn stop_strays(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(), Sto
         for attempt in chunk.iter().filter(|attempt| !stands(attempt)) {
             let watched = life.table().get(attempt.token);
             if let Some(entry) = watched {
-                if !entry.judge() {
-                    // Its end is on its way to the store, or there.
+                if !entry.forsake() {
                     continue;
                 }
                 entry.kill(Stop::Fenced);

@@ -68,15 +68,24 @@ impl Problem {
 impl JobFolder {
     /// Makes `{root}/{job_id}/workspace`, both 0700, durably; what exists stays.
     pub fn create(root: &Path, job_id: &str) -> io::Result<JobFolder> {
+        let folder = JobFolder::create_bare(root, job_id)?;
+        make_folder(folder.dir.as_fd(), WORKSPACE)?;
+        fs::fsync(&folder.dir)?;
+        Ok(folder)
+    }
+
+    /// The same without a workspace: a folder that has none is not one in which a job may begin.
+    pub(crate) fn create_bare(root: &Path, job_id: &str) -> io::Result<JobFolder> {
         let name = checked(job_id)?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         let root_fd = fs::open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         make_folder(root_fd.as_fd(), name)?;
         fs::fsync(&root_fd)?;
-        let folder = JobFolder::open(root, job_id)?;
-        make_folder(folder.dir.as_fd(), WORKSPACE)?;
-        fs::fsync(&folder.dir)?;
-        Ok(folder)
+        JobFolder::open(root, job_id)
+    }
+
+    pub(crate) fn has_workspace(&self) -> bool {
+        self.exists(WORKSPACE)
     }
 
     pub fn open(root: &Path, job_id: &str) -> io::Result<JobFolder> {

@@ -173,7 +173,8 @@ impl Host {
     }
 
     pub(super) fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
-        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+        // One that is made here must not look as if nothing had ever run in it.
+        let folder = JobFolder::create_bare(&self.root, &attempt.job.to_string())?;
         let mine = identity(attempt);
         // Nobody may ask an earlier attempt in words that cannot be read.
         if let Ok(Some(other)) = job::holder(&folder)

@@ -33,6 +33,22 @@ fn a_command_whose_folder_was_taken_away_is_found_killed_and_called_lost() {
 }
 
 #[test]
+fn an_emptied_folder_is_no_proof_that_nothing_ran() {
+    let host = Host::new();
+    let attempt = host.started("true");
+    host.exited(&attempt);
+    host.kill_shim(&attempt);
+    let folder = host.path(&attempt, "");
+    std::fs::remove_dir_all(&folder).unwrap();
+    // As one does that dies while it makes the folder anew, to forbid the attempt there.
+    std::fs::create_dir(&folder).unwrap();
+    assert_eq!(host.examine(&attempt), Finding::Missing);
+    host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+    assert_eq!(host.examine(&attempt), Finding::Gone);
+    assert_eq!(host.fence(&attempt), Fenced::Lost);
+}
+
+#[test]
 fn a_live_job_is_live_whatever_became_of_its_spec() {
     let host = Host::new();
     let attempt = host.started(DAEMON);

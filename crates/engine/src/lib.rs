@@ -57,7 +57,7 @@ pub use readiness::{Check, CheckName, CheckStatus, Readiness};
 pub use settings::{JobSettings, QueueLimit, Settings};
 pub use shims::{
     Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StartError, StopReason, Stream, Traces,
+    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 pub use view::{Liveness, RunView};
 

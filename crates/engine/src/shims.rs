@@ -43,7 +43,7 @@ pub trait Shims: Send + Sync + 'static {
     async fn vouch(&self, attempt: &JobAttempt) -> io::Result<()>;
 
     /// Forbids the attempt for good, kills what is left of it, and says what it had come to.
-    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced>;
+    async fn fence(&self, attempt: &JobAttempt, without: WithoutFolder) -> io::Result<Fenced>;
 
     /// Kills a shim that does not answer, and its job with it. `fence` must follow.
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()>;
@@ -52,7 +52,7 @@ pub trait Shims: Send + Sync + 'static {
     /// forbids it for good.
     async fn destroy(&self, attempt: &JobAttempt) -> io::Result<()> {
         self.kill(attempt).await?;
-        self.fence(attempt).await.map(|_| ())
+        self.fence(attempt, WithoutFolder::MakeOne).await.map(|_| ())
     }
 
     /// Its end is stored: the shim need not linger.
@@ -220,6 +220,17 @@ pub enum Fenced {
     Exited(Exit),
     /// Its shim still holds the lock: nothing was done.
     StillHeld,
+    /// Its folder is gone, and was not to be made: nothing was done.
+    Missing,
+}
+
+/// What fencing does where the attempt's folder is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutFolder {
+    /// It may never have been made; whoever is about to begin must find that it may not.
+    MakeOne,
+    /// It was made before: a new one would say that nothing ever ran.
+    LeaveIt,
 }
 
 /// A sentinel, or why it cannot be read.

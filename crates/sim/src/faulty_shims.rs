@@ -11,7 +11,7 @@ use crate::shim::{self, ShimLife, Short};
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
-    StartError, StopReason, Stream, Traces,
+    StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 use everbeat_model::job::Stopped;
 use everbeat_model::{Hole, Json, RunId};
@@ -264,9 +264,12 @@ impl FaultyShims {
         }
     }
 
-    async fn forbid_at_last(self, attempt: JobAttempt) -> io::Result<Fenced> {
+    async fn forbid_at_last(self, attempt: JobAttempt, without: WithoutFolder) -> io::Result<Fenced> {
         let other = {
             let mut disk = self.machine.disk();
+            if without == WithoutFolder::LeaveIt && !disk.folders.contains_key(&attempt.job) {
+                return Ok(Fenced::Missing);
+            }
             let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
             let other = spec.filter(|spec| spec.attempt.token != attempt.token);
             other.map(|spec| (spec.attempt.clone(), spec.order.stop_grace.as_micros() as u64))
@@ -424,9 +427,9 @@ impl Shims for FaultyShims {
         self.call("vouch", vouch).await
     }
 
-    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+    async fn fence(&self, attempt: &JobAttempt, without: WithoutFolder) -> io::Result<Fenced> {
         let attempt = attempt.clone();
-        self.call("fence", |shims| shims.forbid_at_last(attempt)).await
+        self.call("fence", move |shims| shims.forbid_at_last(attempt, without)).await
     }
 
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {

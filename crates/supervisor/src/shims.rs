@@ -9,7 +9,7 @@ use crate::place::Place;
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StartError, StopReason, Stream, Traces,
+    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId, Shortage, Token};
@@ -213,9 +213,9 @@ impl Shims for HostShims {
         self.word(vouch).await?.map_err(io::Error::other)
     }
 
-    async fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
+    async fn fence(&self, attempt: &JobAttempt, without: WithoutFolder) -> io::Result<Fenced> {
         let attempt = attempt.clone();
-        self.deed(move |host| host.fence(&attempt)).await?
+        self.deed(move |host| host.fence(&attempt, without)).await?
     }
 
     async fn kill(&self, attempt: &JobAttempt) -> io::Result<()> {

@@ -9,7 +9,7 @@ use crate::life::Life;
 use crate::perform::Entry;
 use crate::settle::Draft;
 use crate::shims::{
-    Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, StartError, StopReason, Stream,
+    Beat, Fenced, Finding, JobAttempt, JobEvent, LogFrom, Order, Shims, StartError, StopReason, Stream, WithoutFolder,
 };
 use crate::{Liveness, Stop, ctx};
 use everbeat_model::job::{self, Command, Exit};
@@ -130,7 +130,7 @@ impl Watch<'_> {
             Fenced::NeverStarted => self.not_begun(NOT_STARTED, &error).await,
             Fenced::Exited(exit) => self.exited(exit).await,
             Fenced::Lost => self.lost("start_unclear", "its start could not be followed"),
-            Fenced::StillHeld => self.go_on().await,
+            Fenced::StillHeld | Fenced::Missing => self.go_on().await,
         }
     }
 
@@ -282,6 +282,11 @@ impl Watch<'_> {
     /// Whether its folder has been made: that comes before a run is placed.
     fn was_placed(&self) -> bool {
         self.entry.claimed.spec.host.is_some() || !self.entry.taken_over
+    }
+
+    fn without_folder(&self) -> WithoutFolder {
+        let leave = self.was_placed() && self.life.core.settings.hole != Some(Hole::MissingIsNew);
+        if leave { WithoutFolder::LeaveIt } else { WithoutFolder::MakeOne }
     }
 
     /// Somebody has taken its folder away: that nothing is known of it is no proof that it never ran.
@@ -535,6 +540,7 @@ impl Watch<'_> {
                 self.pause().await;
                 return None;
             }
+            Fenced::Missing => return self.taken_away().await,
             Fenced::Exited(exit) => self.exited(exit).await,
             Fenced::Lost => self.lost(reason, message),
             Fenced::NeverStarted => self.never_started(SHIM_DIED).await,
@@ -545,7 +551,7 @@ impl Watch<'_> {
     async fn fence(&self) -> Fenced {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.shims.fence(&self.attempt).await {
+            match self.shims.fence(&self.attempt, self.without_folder()).await {
                 Ok(fenced) => return fenced,
                 Err(error) => {
                     // What was killed and is not gone yet is neither alive nor lost.
@@ -661,7 +667,7 @@ impl Watch<'_> {
             if within(env, CLEAR_WITHIN, over).await.is_none() {
                 tracing::warn!(job = %self.attempt.job, "what a job left behind is not gone yet");
             }
-        } else if let Err(error) = self.shims.fence(&self.attempt).await {
+        } else if let Err(error) = self.shims.fence(&self.attempt, WithoutFolder::LeaveIt).await {
             tracing::warn!(job = %self.attempt.job, %error, "what a job left behind could not be cleared");
         }
     }

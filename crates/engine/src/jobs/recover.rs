@@ -4,7 +4,7 @@
 use super::Found;
 use crate::engine::lock;
 use crate::life::{Life, Phase, Turn};
-use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason};
+use crate::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason, WithoutFolder};
 use crate::{Stop, figures, renew, sweep};
 use everbeat_model::lease::Lease;
 use everbeat_model::run::Claimed;
@@ -360,11 +360,11 @@ pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAtte
             }
             Finding::Live(_) | Finding::Hung => {
                 let _fenced_below = shims.kill(stray).await;
-                let _it_is_nobodys = shims.fence(stray).await;
+                let _it_is_nobodys = shims.fence(stray, WithoutFolder::LeaveIt).await;
                 return;
             }
             Finding::NotStarted | Finding::Missing | Finding::Gone | Finding::Rebooted => {
-                let _it_is_nobodys = shims.fence(stray).await;
+                let _it_is_nobodys = shims.fence(stray, WithoutFolder::LeaveIt).await;
                 return;
             }
             Finding::Unknown(_) if env.boot() < until => {}

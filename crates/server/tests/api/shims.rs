@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use everbeat_engine::{
     Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
-    Shims, StartError, StopReason, Stream, Traces,
+    Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId};
@@ -145,7 +145,7 @@ impl Shims for FakeShims {
         Ok(())
     }
 
-    async fn fence(&self, _attempt: &JobAttempt) -> io::Result<Fenced> {
+    async fn fence(&self, _attempt: &JobAttempt, _without: WithoutFolder) -> io::Result<Fenced> {
         Ok(Fenced::Lost)
     }
 

@@ -4,7 +4,7 @@ use super::{Host, exit, identity, kill_point, millis, of_identity, unclear};
 use crate::job::client::Error as ClientError;
 use crate::job::protocol::Refusal;
 use crate::job::{self, CancelRecord, Identity, JobFolder, Problem, Spec};
-use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StartError, StopReason};
+use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StartError, StopReason, WithoutFolder};
 use everbeat_model::Shortage;
 use std::io;
 use std::path::PathBuf;
@@ -152,9 +152,14 @@ impl Host {
         }
     }
 
-    pub(super) fn fence(&self, attempt: &JobAttempt) -> io::Result<Fenced> {
-        // Also where there is nothing yet: whoever was about to start it must find that it may not.
-        let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
+    pub(super) fn fence(&self, attempt: &JobAttempt, without: WithoutFolder) -> io::Result<Fenced> {
+        let folder = match without {
+            WithoutFolder::MakeOne => JobFolder::create(&self.root, &attempt.job.to_string())?,
+            WithoutFolder::LeaveIt => match self.open(attempt.job) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fenced::Missing),
+                opened => opened?,
+            },
+        };
         let mine = identity(attempt);
         if job::replaced(&folder, &mine)?.is_none()
             && let Ok(Some((other, grace))) = in_the_way(&folder)
@@ -166,6 +171,8 @@ impl Host {
         }
         Ok(match job::fence(&folder, &mine)? {
             job::Fenced::Lost => Fenced::Lost,
+            // Somebody takes it away just now, and with it what would say otherwise.
+            job::Fenced::NeverStarted if !(folder.has_workspace() && folder.is_in_place()) => Fenced::Missing,
             job::Fenced::NeverStarted => Fenced::NeverStarted,
             job::Fenced::Exited(record) => Fenced::Exited(exit(&record)),
             job::Fenced::StillHeld => Fenced::StillHeld,

@@ -1,7 +1,7 @@
 //! Attempts whose records cannot be understood.
 
 use crate::host::*;
-use everbeat_engine::{Fenced, Finding, Shims};
+use everbeat_engine::{Fenced, Finding, Shims, WithoutFolder};
 
 const DAEMON: &str = "setsid sleep 1000 & echo up > up; sleep 1001";
 const RECORDS: [&str; 4] = ["spec.json", "started.json", "exit.json", "fence.json"];
@@ -20,7 +20,7 @@ fn an_attempt_with_unreadable_records_is_destroyed_and_called_lost() {
             (Finding::Live(_), true) | (Finding::Unknown(_), false) => {}
             (other, _) => panic!("{name}, {alive}: {other:?}"),
         }
-        let fence = host.ask(async |shims| shims.fence(&attempt).await);
+        let fence = host.ask(async |shims| shims.fence(&attempt, WithoutFolder::MakeOne).await);
         assert!(matches!((&fence, name), (Ok(Fenced::StillHeld), _) | (Err(_), _) | (Ok(Fenced::Lost), "spec.json")));
         host.destroy(&attempt);
         assert_eq!(host.processes(&attempt), [0; 0], "{name}");

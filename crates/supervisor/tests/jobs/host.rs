@@ -1,7 +1,7 @@
 //! The engine's port, with real shims below a data folder of its own.
 
 use crate::harness::*;
-use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims, StartError};
+use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims, StartError, WithoutFolder};
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, RunId, Token};
 use everbeat_supervisor::{HostShims, Misplaced, Place};
@@ -75,7 +75,12 @@ impl Host {
     }
 
     pub(crate) fn fence(&self, attempt: &JobAttempt) -> Fenced {
-        patiently(|| self.ask(async |shims| shims.fence(attempt).await))
+        patiently(|| self.ask(async |shims| shims.fence(attempt, WithoutFolder::MakeOne).await))
+    }
+
+    /// The same where its folder is known to have been made.
+    pub(crate) fn fence_in_place(&self, attempt: &JobAttempt) -> Fenced {
+        patiently(|| self.ask(async |shims| shims.fence(attempt, WithoutFolder::LeaveIt).await))
     }
 
     pub(crate) fn exited(&self, attempt: &JobAttempt) -> Exit {

@@ -43,7 +43,11 @@ fn an_emptied_folder_is_no_proof_that_nothing_ran() {
     // As one does that dies while it makes the folder anew, to forbid the attempt there.
     std::fs::create_dir(&folder).unwrap();
     assert_eq!(host.examine(&attempt), Finding::Missing);
-    host.ask(async |shims| shims.destroy(&attempt).await).unwrap();
+    assert_eq!(host.fence_in_place(&attempt), Fenced::Missing);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(host.fence_in_place(&attempt), Fenced::Missing);
+    assert!(!folder.exists());
+    host.destroy(&attempt);
     assert_eq!(host.examine(&attempt), Finding::Gone);
     assert_eq!(host.fence(&attempt), Fenced::Lost);
 }

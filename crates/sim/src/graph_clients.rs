@@ -202,7 +202,9 @@ impl World {
         });
         let known = (!standing.is_empty()).then(|| *self.rng.pick(&standing));
         let shared = self.shared.clone();
+        let asks = Asks::begin(&shared);
         let request = async move {
+            let _until_done = asks;
             if let Err(problem) = executes(&shared, owner, &engine, known).await {
                 let mut truth = shared.truth();
                 let detail = format!("{} is healed, and {problem}", truth.label(owner));
@@ -210,6 +212,22 @@ impl World {
             }
         };
         self.shared.executor.spawn(owner, "client", request.boxed());
+    }
+}
+
+/// A client asks: the world does not end before it is done.
+struct Asks(Arc<Shared>);
+
+impl Asks {
+    fn begin(shared: &Arc<Shared>) -> Asks {
+        shared.truth().clients += 1;
+        Asks(shared.clone())
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.truth().clients -= 1;
     }
 }
 

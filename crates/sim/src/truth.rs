@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub(crate) struct Truth {
+    /// Clients of healed replicas that have not got all they ask for.
+    pub(crate) clients: usize,
     pub(crate) tracing: bool,
     pub(crate) trace: Vec<String>,
     pub(crate) report: Report,

@@ -293,6 +293,9 @@ impl World {
             let owner = run.replica_id.map(|replica| self.shared.truth().label_of(replica));
             return Some(format!("{name} is {} (attempt {}, {owner:?})", run.state.as_str(), run.attempt));
         }
+        if self.shared.truth().clients > 0 {
+            return Some("a client of a healed replica is not done".to_string());
+        }
         let store_now = self.shared.clocks.store(self.shared.now());
         if let Some(what) = self.shared.memory.inspect(|state| restless(state, store_now)) {
             return Some(what);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Durable work that always knows what is alive.
 #[derive(Debug, Parser)]
-#[command(name = "everbeat", version, propagate_version = false, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "everbeat", version, propagate_version = false, max_term_width = 100)]
 #[command(after_help = "Start a server with `everbeat serve`, then try in another terminal:\n  \
     everbeat run -- sh -c 'echo hello; sleep 60; echo done'   a job: it outlives the server\n  \
     everbeat submit echo --input '\"hello\"' --wait             a run of a task\n  \

@@ -36,14 +36,26 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == jq::SUBCOMMAND) {
         return ended(jq::evaluate());
     }
+    if std::env::args_os().len() <= 1 {
+        let _nobody_reads_it = Args::command().print_help();
+        return ExitCode::SUCCESS;
+    }
     let matches = Args::command().get_matches();
     let mut args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     args.remote.origin = UrlOrigin::of(&matches);
     term::settle(&args);
-    if !matches!(args.command, Command::Serve { .. }) {
-        config::strangers(serve::environment()).iter().for_each(|stranger| term::say(&format!("warning: {stranger}")));
-    }
+    warn_of_strangers(&args.command);
     ended(perform(args))
+}
+
+/// A server logs them itself. It and `config` refuse keys that are not known; nobody else reads any.
+fn warn_of_strangers(command: &Command) {
+    let strangers = match command {
+        Command::Serve { .. } => return,
+        Command::Config(_) => config::strangers(serve::environment()),
+        _ => [config::strangers(serve::environment()), config::strange_keys(serve::environment())].concat(),
+    };
+    strangers.iter().for_each(|stranger| term::say(&format!("warning: {stranger}")));
 }
 
 fn ended(result: Result<u8, Failure>) -> ExitCode {

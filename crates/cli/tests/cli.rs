@@ -133,8 +133,16 @@ fn what_nobody_types_is_listed_nowhere() {
     let typo = run(&["jq-evaluat"]);
     assert_eq!(code(&typo), 2);
     assert!(!stderr(&typo).contains("jq-evaluate'"), "{}", stderr(&typo));
+    assert!(!stdout(&run(&[])).contains("jq-evaluate"));
+}
+
+#[test]
+fn alone_it_prints_its_help_as_what_was_asked_for() {
     let alone = run(&[]);
-    assert!(stderr(&alone).contains("Commands:") && !stderr(&alone).contains("jq-evaluate"), "{}", stderr(&alone));
+    assert_eq!((code(&alone), stderr(&alone).as_str()), (0, ""));
+    assert_eq!(stdout(&alone), stdout(&run(&["-h"])));
+    let unsaid = run(&["--quiet"]);
+    assert_eq!((code(&unsaid), stdout(&unsaid).as_str()), (2, ""), "without a verb it is wrong usage");
 }
 
 #[test]
@@ -144,5 +152,17 @@ fn a_variable_that_nothing_reads_is_warned_about() {
     assert_eq!(code(&said), 0);
     assert!(stderr(&said).contains("EVERBEAT_ULR") && stderr(&said).contains("EVERBEAT_URL?"), "{}", stderr(&said));
     assert_eq!(stderr(&with("EVERBEAT_ULR", &["-q", "completions", "bash"])), "");
-    assert_eq!(stderr(&with("EVERBEAT_TOKEN", &["completions", "bash"])), "");
+    assert_eq!(
+        stdout(&said),
+        stdout(&with("EVERBEAT_TOKEN", &["completions", "bash"])),
+        "what is asked for is as it was"
+    );
+    for known in ["EVERBEAT_TOKEN", "EVERBEAT_REPLICA__SLOTS", "EVERBEAT_SHIM_KILL_AT"] {
+        assert_eq!(stderr(&with(known, &["completions", "bash"])), "", "{known}");
+    }
+    let key = with("EVERBEAT_REPLICA__SLOST", &["completions", "bash"]);
+    assert_eq!((code(&key), stderr(&key).lines().count()), (0, 1), "{}", stderr(&key));
+    assert!(stderr(&key).contains("did you mean EVERBEAT_REPLICA__SLOTS?"), "{}", stderr(&key));
+    let refused = with("EVERBEAT_REPLICA__SLOST", &["config"]);
+    assert_eq!(stderr(&refused).matches("EVERBEAT_REPLICA__SLOST").count(), 1, "told once: {}", stderr(&refused));
 }

@@ -100,8 +100,7 @@ impl Layers {
         // Sorted, so that EVERBEAT_RUNS__BACKOFF comes before the fields that refine it.
         let variables: BTreeMap<String, String> = variables.into_iter().collect();
         for (variable, text) in variables {
-            let Some(rest) = variable.strip_prefix(PREFIX).filter(|rest| rest.contains("__")) else { continue };
-            let path = rest.to_ascii_lowercase().replace("__", ".");
+            let Some(path) = path_of(&variable) else { continue };
             let origin = Origin::Env(variable.clone());
             if let Some(key) = Key::find(&path) {
                 self.give(key, key.read_env(&text), origin);
@@ -109,11 +108,7 @@ impl Layers {
                 self.give_field(key, entry, field, env_value(&text), origin);
             } else {
                 let invalid = unknown(&path, &Value::String(text));
-                // Answered in the spelling that was used.
-                let hint = match meant(&path).and_then(|known| Key::find(&known)) {
-                    Some(key) => format!("did you mean {}?", key.env_name()),
-                    None => invalid.hint,
-                };
+                let hint = meant_variable(&path).map_or(invalid.hint, |name| format!("did you mean {name}?"));
                 self.complain(Invalid { field: variable, hint, ..invalid }, &Origin::Default);
             }
         }
@@ -174,6 +169,22 @@ impl Key {
 
 fn env_value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_string()))
+}
+
+/// The path that a variable stands for: `runs.backoff` for `EVERBEAT_RUNS__BACKOFF`. None if it is no configuration.
+fn path_of(variable: &str) -> Option<String> {
+    let rest = variable.strip_prefix(PREFIX).filter(|rest| rest.contains("__"))?;
+    Some(rest.to_ascii_lowercase().replace("__", "."))
+}
+
+/// The path of a variable that looks like configuration and sets nothing that is known.
+pub(super) fn unknown_path(variable: &str) -> Option<String> {
+    path_of(variable).filter(|path| Key::find(path).is_none() && nested(path).is_none())
+}
+
+/// The variable that was probably meant: a complaint answers in the spelling that was used.
+pub(super) fn meant_variable(path: &str) -> Option<String> {
+    meant(path).and_then(|known| Key::find(&known)).map(Key::env_name)
 }
 
 /// `runs.backoff.initial`, or `queue.mail.concurrency`: the key, the entry's name, the field.

@@ -15,7 +15,7 @@ mod values;
 pub(crate) use keys::{KEYS, Key};
 pub(crate) use layers::{Flags, Origin};
 pub(crate) use reference::markdown;
-pub(crate) use strangers::strangers;
+pub(crate) use strangers::{strange_keys, strangers};
 pub(crate) use values::mask;
 
 use everbeat_engine::Settings;

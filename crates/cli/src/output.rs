@@ -54,8 +54,10 @@ fn lay_out(headers: &[&str], mut rows: Vec<Vec<Cell>>, width: Option<usize>) -> 
 
 /// Between two columns.
 const GAP: u16 = 2;
-/// No column is made narrower: a folded id, or a state.
-const NARROWEST: usize = 8;
+/// Columns are cut down to this, and only if that is not enough to the second.
+const NARROWEST: [usize; 2] = [8, 4];
+/// Short, and something else once they are cut: they stay whole.
+const WHOLE: [&str; 6] = ["ID", "STATE", "OUTCOME", "JUDGEMENT", "EXIT", "TRIES"];
 
 /// Cuts what is too long, the widest column first, until a row fits.
 fn fit(headers: &[&str], rows: &mut [Vec<Cell>], width: usize) {
@@ -64,11 +66,14 @@ fn fit(headers: &[&str], rows: &mut [Vec<Cell>], width: usize) {
     let mut widths: Vec<usize> =
         headers.iter().enumerate().map(|(place, header)| widest(place).max(header.len())).collect();
     let gaps = usize::from(GAP) * headers.len().saturating_sub(1);
-    while widths.iter().sum::<usize>() + gaps > width {
-        let narrowest = |place: usize| headers[place].len().max(NARROWEST);
-        let candidates = (0..headers.len()).filter(|place| widths[*place] > narrowest(*place));
-        let Some(place) = candidates.max_by_key(|place| widths[*place]) else { break };
-        widths[place] -= 1;
+    for narrowest in NARROWEST {
+        while widths.iter().sum::<usize>() + gaps > width {
+            let may_be_cut = |place: &usize| {
+                !WHOLE.contains(&headers[*place]) && widths[*place] > headers[*place].len().max(narrowest)
+            };
+            let Some(place) = (0..headers.len()).filter(may_be_cut).max_by_key(|place| widths[*place]) else { break };
+            widths[place] -= 1;
+        }
     }
     for row in rows {
         for (cell, width) in row.iter_mut().zip(&widths) {
@@ -252,6 +257,23 @@ mod tests {
         assert!(whole.contains(&"n".repeat(60)), "{whole}");
         let lines = lay_out(&["A", "B"], vec![vec![Cell::new("two\nlines"), Cell::new("x")]], None);
         assert!(lines.contains("two lines  x"), "{lines}");
+    }
+
+    #[test]
+    fn a_state_is_whole_however_wide_the_others_are() {
+        let headers = ["ID", "NAME", "STATE", "EXIT", "HEARTBEAT", "TRIES", "PROGRESS", "CREATED"];
+        let check = |name: &str, exit: &str, tries: &str, progress: &str, age: &str| {
+            let row = ["12345678", name, "+ succeeded", exit, "unknown", tries, progress, age];
+            let laid_out = lay_out(&headers, vec![row.into_iter().map(Cell::new).collect()], Some(80));
+            assert!(laid_out.lines().all(|line| line.chars().count() <= 80), "{laid_out}");
+            assert!(laid_out.contains("12345678  ") && laid_out.contains("  + succeeded  "), "{laid_out}");
+            assert!(laid_out.contains(&format!("  {exit}  ")) && laid_out.contains(tries), "{laid_out}");
+        };
+        let long = "n".repeat(60);
+        check(&long, "0", "1/1", "", "1.2s ago");
+        check(&long, "0", "1/1", "", "12345s ago");
+        check(&long, "signal 9", "1/1", &long, "3d 4h ago");
+        check(&long, "signal 15", "100/1000", "531/1000 chapter 3", "in 12345 s");
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod job;
 #[path = "common/terminal.rs"]
 mod terminal;
 
-use common::{Server, code, json, quick, stderr, stdout, until};
+use common::{Options, Server, code, json, quick, stderr, stdout, until};
 use job::{Host, Jobs, SOON, signal};
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -105,27 +105,57 @@ fn logs_end_with_the_jobs_own_code_if_asked_to() {
 
 #[test]
 fn lists_fit_eighty_columns_and_are_whole_in_a_pipe() {
-    let host = Host::new();
+    // Nothing here is about time: on a busy machine no call and no start may be late.
+    let host = Host::with(Options::default());
     let server = host.start();
     let empty = server.cli(&["ls", "jobs"]);
-    assert_eq!((code(&empty), stdout(&empty).as_str()), (0, ""));
+    assert_eq!((code(&empty), stdout(&empty).as_str()), (0, ""), "{}", stderr(&empty));
     assert!(stderr(&empty).contains("none") && stderr(&empty).contains("everbeat run"), "{}", stderr(&empty));
     let name = "a-name-that-is-much-too-long-for-a-table-of-eighty-columns-and-goes-on";
     let job = server.job_with(json!({ "command": ["true"], "name": name }));
-    server.ended(&job);
+    let ended = server.ended(&job);
+    assert_eq!(ended["state"], "succeeded", "{ended}");
     for what in ["runs", "jobs", "replicas", "queues", "tasks"] {
-        let (_, seen) = OnTerminal::start(server.command(&["ls", what])).end();
-        for line in plain(&seen).lines() {
+        for line in plain(&listed(&server, &["ls", what])).lines() {
             assert!(line.chars().count() <= usize::from(COLUMNS), "{what}: {line:?}");
         }
     }
-    let (_, seen) = OnTerminal::start(server.command(&["ls", "jobs"])).end();
+    let seen = listed(&server, &["ls", "jobs"]);
     assert!(seen.contains(&job[28..]) && !seen.contains(&job), "ids are folded: {seen}");
     assert!(seen.contains("✓ succeeded") && seen.contains('\x1b'), "{seen}");
-    let (_, wide) = OnTerminal::start(server.command(&["ls", "jobs", "--wide"])).end();
+    let wide = listed(&server, &["ls", "jobs", "--wide"]);
     assert!(wide.contains(&job) && wide.contains(name), "{wide}");
     let piped = stdout(&server.cli(&["ls", "jobs"]));
     assert!(piped.contains(&job) && piped.contains(name) && !piped.contains('\x1b'), "{piped}");
+}
+
+/// What a person sees of a list. An error that is shown instead is not one.
+fn listed(server: &Server, args: &[&str]) -> String {
+    let (status, seen) = OnTerminal::start(server.command(args)).end();
+    assert!(status.success(), "{args:?} ended with {status}: {seen}");
+    seen
+}
+
+#[test]
+fn a_state_is_never_cut_however_long_names_and_notes_are() {
+    let host = Host::with(Options::default());
+    let server = host.start();
+    let beat = format!("{} beat --done 531 --total 1000 --note 'all chapters of a long book'", common::BINARY);
+    let script = format!("{beat}; until [ -e go ]; do sleep 0.05; done; kill -KILL $$");
+    let name = "a-name-that-is-much-too-long-for-a-table-of-eighty-columns-and-goes-on";
+    let command = |script: &str| json!({ "command": ["sh", "-c", script], "name": name });
+    let killed = server.job_with(command(&script));
+    until(SOON, "its progress", || (server.look(&killed)["progress"]["done"] == 531).then_some(()));
+    std::fs::write(host.workspace(&killed).join("go"), "").expect("it may end");
+    let ended = server.ended(&killed);
+    assert_eq!(ended["exit_signal"], 9, "{ended}");
+    assert_eq!(server.ended(&server.job_with(command("true")))["state"], "succeeded");
+    let seen = plain(&listed(&server, &["ls", "jobs"]));
+    assert!(
+        seen.contains("  ✓ succeeded  ") && seen.contains("  ! failed ") && seen.contains("  signal 9  "),
+        "{seen}"
+    );
+    assert!(seen.lines().all(|line| line.chars().count() <= usize::from(COLUMNS)), "{seen}");
 }
 
 #[test]

@@ -3,6 +3,7 @@ use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, data, unwrap_valr};
 use jaq_json::{Val, read};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// Performs the task `jq`: `{"program": ".a + .b", "input": {"a": 1, "b": 2}}`. Without `input`, the
@@ -15,7 +16,10 @@ pub fn perform(input: &str) -> Result<Json, String> {
     let Input { program, input, now, rest } = serde_json::from_str(input).map_err(|error| {
         format!("input of task \"jq\": {error}; write it like {{\"program\": \".a\", \"input\": {{\"a\": 1}}}}")
     })?;
-    evaluate(&program, &input.unwrap_or_else(|| Json::of(&rest)), now)
+    match input {
+        Some(input) => evaluate(&program, input.get(), now),
+        None => evaluate(&program, Json::of(&rest).as_str(), now),
+    }
 }
 
 /// The input of [`perform`] for a run with these arguments: the program stands in them, and all of the run's
@@ -45,8 +49,9 @@ struct Question<'a> {
 #[derive(Deserialize)]
 struct Input {
     program: String,
+    /// Not bounded again: that of a node holds values which are, one level below.
     #[serde(default, deserialize_with = "given")]
-    input: Option<Json>,
+    input: Option<Box<RawValue>>,
     #[serde(default, rename = "$now")]
     now: Option<f64>,
     #[serde(flatten)]
@@ -54,8 +59,8 @@ struct Input {
 }
 
 /// A null that is given is an input like any other.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(deserializer).map(Some)
 }
 
 /// One program gives no more outputs.
@@ -64,7 +69,7 @@ const MOST_OUTPUTS: usize = 10_000;
 /// What a program could use to see or touch the server itself.
 const FORBIDDEN: [&str; 6] = ["env", "halt", "halt_error", "stderr", "stderr_empty", "input_line_number"];
 
-fn evaluate(program: &str, input: &Json, now: Option<f64>) -> Result<Json, String> {
+fn evaluate(program: &str, input: &str, now: Option<f64>) -> Result<Json, String> {
     let defs =
         jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()).filter(|def| !FORBIDDEN.contains(&def.name));
     let funs =
@@ -79,26 +84,29 @@ fn evaluate(program: &str, input: &Json, now: Option<f64>) -> Result<Json, Strin
             errors.iter().flat_map(|(_, errors)| errors.iter().map(|(name, _)| name.to_string())).collect();
         refuse(&format!("uses what is not defined: {}", shortened(&names.join(", "))))
     })?;
-    let input = read::parse_single(input.as_str().as_bytes())
-        .map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;
+    let input =
+        read::parse_single(input.as_bytes()).map_err(|error| refuse(&format!("got an unreadable input: {error}")))?;
     let ctx = Ctx::<data::JustLut<Val>>::new(&filter.lut, Vars::new([]));
+    let said = |error: NotJson| match error {
+        NotJson::Syntax(_) => refuse("gives an output that is not JSON"),
+        beyond => refuse(&format!("gives an output that {}: {}", beyond.problem(), beyond.hint())),
+    };
     let mut outputs = Vec::new();
     for output in filter.id.run((ctx, input)).map(unwrap_valr) {
         let output = output.map_err(|error| shortened(&format!("jq: {error}")))?;
         if outputs.len() == MOST_OUTPUTS {
             return Err(refuse("gives too many outputs; collect them with [ … ] or limit them"));
         }
-        let said = |error: NotJson| match error {
-            NotJson::Syntax(_) => refuse("gives an output that is not JSON"),
-            beyond => refuse(&format!("gives an output that {}: {}", beyond.problem(), beyond.hint())),
-        };
         outputs.push(Json::read_text(&output.to_string()).map_err(said)?);
     }
-    Ok(match outputs.len() {
+    let result = match outputs.len() {
         0 => Json::null(),
         1 => outputs.remove(0),
         _ => Json::of(&outputs),
-    })
+    };
+    // A list of several is one level deeper than they are.
+    result.check().map_err(said)?;
+    Ok(result)
 }
 
 /// Longer programs and messages are cut where they are shown.
@@ -120,7 +128,7 @@ mod tests {
     use super::*;
 
     fn check(program: &str, input: &str, expected: &str) {
-        let output = evaluate(program, &Json::parse(input).unwrap(), None).unwrap_or_else(|message| Json::of(&message));
+        let output = evaluate(program, input, None).unwrap_or_else(|message| Json::of(&message));
         assert_eq!(output.as_str(), expected, "{program}");
     }
 
@@ -134,14 +142,34 @@ mod tests {
     }
 
     #[test]
+    fn outputs_keep_the_bounds_of_all_json_and_inputs_of_nodes_are_not_bounded_twice() {
+        let nested = |levels: usize| format!("(reduce range({levels}) as $_ (null; [.]))");
+        let refused = |program: &str| evaluate(program, "null", None).expect_err(program);
+        for program in [nested(100), format!("{}, 1", nested(99))] {
+            evaluate(&program, "null", None).expect(&program);
+        }
+        for program in [nested(101), format!("{}, 1", nested(100))] {
+            assert!(refused(&program).contains("is nested too deeply"), "{program}");
+        }
+        assert!(refused("[1e999]").contains("a number that is too large"));
+        for program in ["infinite", "[nan]", "{([1]): 2}"] {
+            assert!(refused(program).contains("not JSON"), "{program}");
+        }
+        assert!(refused(r#""\"\\ud800\"" | fromjson"#).contains("surrogate"));
+        let value = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        let node = format!(r#"{{"program": ".a | length", "input": {{"a": {value}}}}}"#);
+        assert_eq!(perform(&node).expect("a value is within its bounds").as_str(), "1");
+    }
+
+    #[test]
     fn programs_that_cannot_be_run_say_why() {
         for program in ["env", "$ENV", "halt", "halt_error", "stderr", "input", ".a +", "nonsense"] {
-            let message = evaluate(program, &Json::null(), None).expect_err(program);
+            let message = evaluate(program, "null", None).expect_err(program);
             assert!(message.contains("jq"), "{program}: {message}");
         }
-        assert!(evaluate("error(\"no\")", &Json::null(), None).expect_err("fails").contains("no"));
+        assert!(evaluate("error(\"no\")", "null", None).expect_err("fails").contains("no"));
         for program in ["x".repeat(100_000), format!("error(\"{}\")", "é".repeat(100_000))] {
-            let message = evaluate(&program, &Json::null(), None).expect_err("fails");
+            let message = evaluate(&program, "null", None).expect_err("fails");
             assert!(message.len() < 3 * MOST_SHOWN, "{} bytes", message.len());
         }
     }

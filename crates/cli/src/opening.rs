@@ -4,7 +4,7 @@ use crate::config::{Config, mask};
 use crate::exit::Failure;
 use everbeat::{StoreOptions, open_store};
 use everbeat_engine::Env;
-use everbeat_store::{Cause, Error, Obstacle, Store};
+use everbeat_store::{Error, Obstacle, Store};
 use everbeat_supervisor::{Misplaced, Place};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,29 +42,10 @@ fn unopened(url: &str, error: &Error) -> Failure {
             "check that the database runs and that store.url (or --store) names it rightly"
         }
         Error::Unavailable { cause, .. } => cause.remedy(),
-        Error::Refused(cause, _) => remedy(*cause),
+        Error::Refused(cause, _) => cause.remedy(),
         Error::KeyReused { .. } | Error::Bug(_) => "check that the store is one of Everbeat's and not damaged",
     };
     Failure::server(format!("the store {url} cannot be used: {error}"), hint)
-}
-
-fn remedy(cause: Cause) -> &'static str {
-    match cause {
-        // These name their remedy themselves.
-        Cause::InUse | Cause::OtherVersion | Cause::Url => "",
-        Cause::Foreign => "name a file of everbeat's or a new one with store.url (or --store)",
-        Cause::Unopenable => "check what store.url (or --store) names, and that this user may use it",
-        Cause::Login => {
-            "check the user in store.url and its password (PGPASSWORD, PGPASSFILE, ~/.pgpass, or in store.url), \
-             and whether pg_hba.conf of the database lets it in from here"
-        }
-        Cause::NoDatabase => "make it with createdb, or name another one with store.url (or --store)",
-        Cause::Tls => {
-            "say sslmode=disable or prefer in store.url, or let the database offer TLS with a certificate that is \
-             trusted here (sslrootcert=FILE names one)"
-        }
-        Cause::Rights => "grant the user of store.url the right to create the schema everbeat in that database",
-    }
 }
 
 /// Makes the data folder, or sees that the one that is there is in its place.

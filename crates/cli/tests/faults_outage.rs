@@ -45,6 +45,35 @@ fn an_outage_loses_no_attempt_and_results_of_meanwhile_count() {
 }
 
 #[test]
+fn a_login_that_the_database_refuses_meanwhile_is_told_as_such_to_whoever_asks_for_something() {
+    let postgres = Postgres::start();
+    postgres.query("create role app login superuser");
+    let server = Server::start(quick().store(postgres.url().replace("postgres@", "app@")));
+    let run = server.submit("sleep", json!({ "ms": 5000 }), json!({}));
+    server.until_state(&run, "running");
+    postgres.query("alter role app nologin");
+    postgres.query("select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = 'app'");
+    let told = |what: &str, ask: &dyn Fn() -> Option<(u16, serde_json::Value)>| {
+        until(FINISH, what, || {
+            let (status, problem) = ask()?;
+            assert!(status == 503 || (200..300).contains(&status), "{what}: {status} {problem}");
+            let detail = problem["detail"].as_str()?;
+            (status == 503 && detail.contains("the database refused the login")).then_some(problem)
+        })
+    };
+    let submit = || server.try_post("/api/v1/runs", &json!({ "task": "noop" }));
+    let refused = told("a submit", &submit);
+    assert!(refused["hint"].as_str().unwrap().contains("pg_hba.conf"), "{refused}");
+    told("a look", &|| server.try_get(&format!("/api/v1/runs/{run}")));
+    let unready = told("the readiness", &|| server.try_get("/readyz"));
+    assert!(unready["detail"].as_str().unwrap().starts_with("store: "), "{unready}");
+    postgres.query("alter role app login");
+    let finished = server.wait(&run);
+    assert_eq!((&finished["state"], &finished["attempt"]), (&json!("succeeded"), &json!(1)), "{finished}");
+    server.assert_sound();
+}
+
+#[test]
 fn a_replica_that_drains_while_the_database_is_away_ends_within_the_grace_and_says_what_others_conclude() {
     let postgres = Postgres::start();
     let mut server = Server::start(quick().store(postgres.url()).env("EVERBEAT_REPLICA__DRAIN_GRACE", "6s"));

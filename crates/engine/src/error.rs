@@ -52,6 +52,10 @@ impl Error {
             Error::Store(everbeat_store::Error::KeyReused { .. }) => {
                 "use a new Idempotency-Key for a different request".to_string()
             }
+            Error::Store(error @ everbeat_store::Error::Refused(..)) => {
+                let remedy = error.remedy().unwrap_or("look at the server's log for the cause");
+                format!("{remedy}; whoever runs the server has to do it")
+            }
             Error::Store(_) => "look at the server's log for the cause".to_string(),
             Error::Refused(_) => "correct the configuration and start again".to_string(),
         }

@@ -47,7 +47,7 @@ impl Engine {
     fn why_held(&self, run: &RunView) -> Option<(String, Option<String>)> {
         let life = self.core.life().filter(|life| run.run.replica_id == Some(life.id))?;
         let held = life.table().held_of(run.run.id).cloned()?;
-        let remedy = held.hold.error.cause().map(|cause| cause.remedy().to_string());
+        let remedy = held.hold.error.remedy().map(ToString::to_string);
         Some((held.describe(run.run.attempt, self.core.env.boot()), remedy))
     }
 

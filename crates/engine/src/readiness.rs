@@ -190,7 +190,7 @@ fn settling(core: &Core) -> Check {
 
 /// What whoever runs the server can do; a client's remedy would be another.
 fn remedy(error: StoreError) -> String {
-    error.cause().map_or_else(|| Error::Store(error).hint(), |cause| cause.remedy().to_string())
+    error.remedy().map_or_else(|| Error::Store(error).hint(), ToString::to_string)
 }
 
 /// Others need not stay away: tasks are performed here, and jobs that are sent here may begin elsewhere.

@@ -39,6 +39,27 @@ pub enum Cause {
     Rights,
 }
 
+impl Cause {
+    /// What a person can do about it; empty where the message itself says so.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Cause::InUse | Cause::OtherVersion | Cause::Url => "",
+            Cause::Foreign => "name a file of everbeat's or a new one with store.url (or --store)",
+            Cause::Unopenable => "check what store.url (or --store) names, and that this user may use it",
+            Cause::Login => {
+                "check the user in store.url and its password (PGPASSWORD, PGPASSFILE, ~/.pgpass, or in store.url), \
+                 and whether pg_hba.conf of the database lets it in from here"
+            }
+            Cause::NoDatabase => "make it with createdb, or name another one with store.url (or --store)",
+            Cause::Tls => {
+                "say sslmode=disable or prefer in store.url, or let the database offer TLS with a certificate that is \
+                 trusted here (sslrootcert=FILE names one)"
+            }
+            Cause::Rights => "grant the user of store.url the right to create the schema everbeat in that database",
+        }
+    }
+}
+
 /// What stands in the way of a store that is unavailable. It alone decides what is done and what a person is told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Obstacle {
@@ -141,8 +162,9 @@ impl Error {
 
     pub fn class(&self) -> Class {
         match self {
-            Error::Unavailable { .. } => Class::Unavailable,
-            Error::Refused(..) | Error::KeyReused { .. } => Class::Rejected,
+            // What the store refuses is this server; whoever asked it for something has done nothing wrong.
+            Error::Unavailable { .. } | Error::Refused(..) => Class::Unavailable,
+            Error::KeyReused { .. } => Class::Rejected,
             Error::Bug(_) => Class::Bug,
         }
     }
@@ -151,6 +173,15 @@ impl Error {
         match self {
             Error::Unavailable { cause, .. } => Some(*cause),
             Error::Refused(..) | Error::KeyReused { .. } | Error::Bug(_) => None,
+        }
+    }
+
+    /// What whoever runs the server can do about it, if that is known.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Error::Unavailable { cause, .. } => Some(cause.remedy()),
+            Error::Refused(cause, _) => Some(cause.remedy()).filter(|remedy| !remedy.is_empty()),
+            Error::KeyReused { .. } | Error::Bug(_) => None,
         }
     }
 

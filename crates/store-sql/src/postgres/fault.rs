@@ -106,9 +106,19 @@ impl From<Fault> for Error {
             Fault::Again(text) => Error::unavailable(Obstacle::Contended, text),
             Fault::Unavailable(cause, text) => Error::unavailable(cause, text),
             Fault::Stale(text) => Error::unavailable(Obstacle::Restarting, text),
-            Fault::Refused(cause, text) => Error::Refused(cause, format!("PostgreSQL refuses: {text}")),
+            Fault::Refused(cause, text) => Error::Refused(cause, format!("{}: {text}", refusal(cause))),
             Fault::Data(text) | Fault::Bug(text) => Error::Bug(text),
         }
+    }
+}
+
+fn refusal(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Login => "the database refused the login",
+        Cause::NoDatabase => "the database server has no such database",
+        Cause::Tls => "no encrypted connection to the database came about",
+        Cause::Rights => "the database refused a right",
+        _ => "the database refused to be used",
     }
 }
 
@@ -126,6 +136,7 @@ pub(super) fn explain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use everbeat_store::Class;
 
     #[test]
     fn a_code_of_postgresql_names_its_cause() {
@@ -146,9 +157,25 @@ mod tests {
             ("22021", None),
             ("54000", None),
             ("42501", None),
+            ("28P01", None),
         ] {
             let fault = by_code(&SqlState::from_code(code), String::new());
             assert_eq!(Error::from(fault).cause(), cause, "{code}");
+        }
+    }
+    #[test]
+    fn a_refusal_is_no_fault_of_whoever_asked_for_something() {
+        for (code, said) in [
+            ("28P01", "the database refused the login"),
+            ("28000", "the database refused the login"),
+            ("3D000", "no such database"),
+            ("42501", "the database refused a right"),
+        ] {
+            let error = Error::from(by_code(&SqlState::from_code(code), "its own words".to_string()));
+            assert_eq!(error.class(), Class::Unavailable, "{code}");
+            assert!(error.remedy().is_some_and(|remedy| !remedy.is_empty()), "{code}");
+            let text = error.to_string();
+            assert!(text.contains(said) && text.contains("its own words"), "{code}: {text}");
         }
     }
 }

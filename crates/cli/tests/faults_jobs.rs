@@ -115,7 +115,11 @@ fn jobs_that_end_while_the_server_is_down_are_settled_with_their_true_exit() {
     assert!(ended.iter().all(|job| job["attempt"] == 1), "none ran twice");
     let status = server.get("/api/admin/recovery/jobs/status");
     assert_eq!((&status["recovered"], &status["failed"], &status["lost"]), (&json!(3), &json!(2), &json!(0)));
-    let log = server.get("/api/admin/startup-log");
+    // It is written once all were looked at, and nobody waits for that.
+    let log = until(SOON, "this start is in the log", || {
+        let log = server.get("/api/admin/startup-log");
+        (log["startups"].as_array()?.len() == 2).then_some(log)
+    });
     assert_eq!(log["startups"][0]["recovered"], 3, "{log}");
     server.assert_sound();
 }
@@ -378,6 +382,7 @@ fn a_full_disk_fails_no_job_and_is_told_for_as_long_as_it_lasts() {
     let check = until(SOON, "the readiness tells it", || short(&server));
     assert!(check["detail"].as_str().unwrap().contains("no space is left on the disk"), "{check}");
     assert!(check["hint"].as_str().unwrap().contains("free some space"), "{check}");
+    assert_eq!(server.status("/readyz"), 200, "it is no reason to stay away");
     let attempts = |job: &str| server.get(&format!("/api/v1/runs/{job}/attempts"))["items"].as_array().unwrap().clone();
     let released = until(SOON, "a released attempt", || {
         let first = |job: &String| attempts(job).first().cloned().filter(|attempt| attempt["outcome"] == "released");

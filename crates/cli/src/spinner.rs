@@ -2,7 +2,7 @@
 
 use crate::client::{Client, escape};
 use crate::clock::Stopwatch;
-use crate::commands::progress;
+use crate::commands::{noun as noun_of, progress};
 use crate::output::{plain, rough};
 use crate::term;
 use serde_json::Value;
@@ -39,15 +39,17 @@ pub(crate) struct Spinner {
 }
 
 impl Spinner {
-    /// For a run or job, whose state and progress it shows. Without a terminal it does nothing.
-    pub(crate) fn of_run(client: &Client, noun: &'static str, id: &str) -> Spinner {
+    /// For a run or job, whose state and progress it shows. Without a terminal it does nothing. Which of the two it is, the
+    /// server knows, unless the caller does.
+    pub(crate) fn of_run(client: &Client, noun: Option<&'static str>, id: &str) -> Spinner {
         let (client, path) = (client.clone(), format!("/api/v1/runs/{}", escape(id)));
         let short = tail(id).to_string();
         Spinner::start(move |known: &mut Value, ask| {
             if ask && let Ok(run) = client.get_within(&path, &[], ASK_WITHIN) {
                 *known = run.value;
             }
-            format!("{noun} {short}  {}", told(known))
+            let noun = noun.unwrap_or_else(|| if known.is_null() { "" } else { noun_of(known) });
+            format!("{noun} {short}  {}", told(known)).trim_start().to_string()
         })
     }
 

@@ -17,8 +17,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// takes less, and a wrong address is not waited for forever.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 
-/// Waits until a run is finished, through restarts of the server.
-pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, met: bool) -> Result<Answer, Failure> {
+/// Waits until a run is finished, through restarts of the server. `what` is what people call it.
+pub(crate) fn finished(
+    client: &Client,
+    id: &str,
+    what: &str,
+    limit: Option<Duration>,
+    met: bool,
+) -> Result<Answer, Failure> {
     let path = format!("/api/v1/runs/{}", escape(id));
     let waited = patiently(limit, met, |span| {
         let timeout = format!("{}ms", span.as_millis());
@@ -30,7 +36,7 @@ pub(crate) fn finished(client: &Client, id: &str, limit: Option<Duration>, met: 
         Ended::Over(_) => {
             let limit = format_duration(limit.unwrap_or_default());
             let hint = format!("it goes on; wait longer with `everbeat wait {id}`, or see `everbeat explain {id}`");
-            Failure::new(exit::TIMED_OUT, format!("run {id} is not finished after {limit}"), hint)
+            Failure::new(exit::TIMED_OUT, format!("{what} is not finished after {limit}"), hint)
         }
     })
 }

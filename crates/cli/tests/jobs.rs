@@ -141,6 +141,22 @@ fn a_deadline_is_kept_by_the_shim_also_while_the_server_is_down() {
 }
 
 #[test]
+fn a_young_job_is_never_told_as_unknown_or_in_trouble() {
+    let host = Host::with(Options::default());
+    let server = host.start();
+    for _ in 0..10 {
+        let job = server.shell("sleep 60");
+        until(SOON, "its heartbeat", || {
+            let found = server.look(&job);
+            if found["state"] == "running" {
+                assert_eq!((&found["liveness"], &found["heartbeat_error"]), (&json!("alive"), &json!(null)), "{found}");
+            }
+            (found["heartbeat_status"] == "fresh").then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_silent_job_raises_an_alarm_and_is_not_judged_by_it() {
     let host = Host::with(
         quick()

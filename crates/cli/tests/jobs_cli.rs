@@ -3,8 +3,8 @@
 mod common;
 mod job;
 
-use common::{code, json, pause, stderr, stdout, until};
-use job::{Host, Jobs, SOON};
+use common::{Options, code, json, pause, stderr, stdout, until};
+use job::{Host, Jobs, SOON, signal};
 use serde_json::json;
 use std::process::Stdio;
 use std::time::Duration;
@@ -89,6 +89,45 @@ fn a_detached_job_is_shown_followed_awaited_and_cancelled() {
     assert_eq!(code(&again), 0, "{}", stderr(&again));
     until(SOON, "the second attempt", || (server.ended(&id)["attempt"] == 2).then_some(()));
     assert_eq!(stdout(&server.cli(&["logs", &id])), "one\ntwo\none\ntwo\n");
+}
+
+#[test]
+fn a_job_whose_start_is_under_way_is_shown_as_starting() {
+    let host = Host::with(Options::default().env("EVERBEAT_SHIM_FREEZE_AT", "before-exec"));
+    let server = host.start();
+    let job = server.shell("true");
+    let shim = until(SOON, "it is about to begin", || host.frozen_shim(&job));
+    let shown = stdout(&server.cli(&["show", &job]));
+    assert!(shown.contains("running, starting") && !shown.contains("beat trouble"), "{shown}");
+    let listed = stdout(&server.cli(&["ls", "jobs"]));
+    assert!(listed.contains("starting") && !listed.contains("unknown"), "{listed}");
+    let explained = stdout(&server.cli(&["explain", &job]));
+    assert!(explained.contains("is starting on"), "{explained}");
+    signal(shim, "CONT");
+    let ended = server.ended(&job);
+    assert_eq!((&ended["state"], &ended["starting"]), (&json!("succeeded"), &json!(false)), "{ended}");
+}
+
+#[test]
+fn who_waits_for_a_job_is_told_of_a_job() {
+    let host = Host::new();
+    let server = host.start();
+    let job = server.job_with(json!({ "command": ["sleep", "60"], "name": "long" }));
+    for given in [job.as_str(), &job[28..], "long"] {
+        let over = server.cli(&["wait", given, "--timeout", "200ms"]);
+        assert_eq!(code(&over), 124, "{}", stderr(&over));
+        let said = stderr(&over);
+        assert!(said.contains(&format!("waiting for job {job}\n")), "{given}: {said}");
+        assert!(said.contains(&format!("job {job} is not finished after 200ms")), "{given}: {said}");
+        assert!(!said.contains("run "), "{given}: {said}");
+    }
+    let run = server.submit("sleep", json!({"ms": 60000}), json!({}));
+    let over = stderr(&server.cli(&["wait", &run, "--timeout", "200ms"]));
+    assert!(over.contains(&format!("waiting for run {run}\n")) && !over.contains("job"), "{over}");
+    // Nobody can say yet what it is.
+    let away =
+        common::client().args(["--url", "http://127.0.0.1:1", "wait", &job, "--timeout", "200ms"]).output().unwrap();
+    assert!(stderr(&away).contains(&format!("waiting for {job}\n")), "{}", stderr(&away));
 }
 
 #[test]

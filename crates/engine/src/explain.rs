@@ -51,10 +51,9 @@ impl Engine {
         Some((held.describe(run.run.attempt, self.core.env.boot()), remedy))
     }
 
-    /// Whether it is a command that this replica is about to begin.
+    /// Whether it is still a command that this replica is about to begin.
     pub(crate) fn is_starting(&self, run: &RunView) -> bool {
-        let entry = self.core.life().and_then(|life| life.table().of_run(run.run.id));
-        entry.is_some_and(|entry| entry.claimed.lease.attempt == run.run.attempt && entry.vital().starting)
+        self.begins(&run.run)
     }
 }
 

@@ -68,7 +68,8 @@ impl Entry {
             progress: None,
             dirty: false,
             cancel_asked: None,
-            doubt: claimed.spec.detached().then_some(Liveness::Unknown),
+            // One that is started here is not looked for before its start is over; one that was somewhere is.
+            doubt: (claimed.spec.detached() && taken_over).then_some(Liveness::Unknown),
             starting: claimed.spec.detached() && !taken_over,
             write_error: None,
             stop: None,

@@ -16,6 +16,8 @@ pub struct RunView {
     pub last_heartbeat_at: Option<StoreTime>,
     pub heartbeat_deadline: Option<StoreTime>,
     pub deadline: Option<StoreTime>,
+    /// It is a command that this replica is about to begin: nothing of it can be seen yet.
+    pub starting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +37,7 @@ impl Engine {
                 liveness: None,
                 heartbeat_deadline: None,
                 deadline: None,
+                starting: false,
                 run,
             };
         }
@@ -46,8 +49,24 @@ impl Engine {
             heartbeat_deadline: last_heartbeat_at.zip(policy.heartbeat_timeout).map(|(at, timeout)| at.plus(timeout)),
             deadline: run.started_at.zip(policy.deadline).map(|(at, deadline)| at.plus(deadline)),
             last_heartbeat_at,
+            starting: self.begins(&run),
             run,
         }
+    }
+
+    /// Whether it is a command that this replica is about to begin.
+    pub(crate) fn begins(&self, run: &Run) -> bool {
+        let Some(life) = self.core.life().filter(|life| run.replica_id == Some(life.id)) else { return false };
+        let entry = life.table().of_run(run.id).filter(|entry| entry.claimed.lease.attempt == run.attempt);
+        match entry {
+            Some(entry) => entry.vital().starting,
+            None => run.spec.detached() && self.just_claimed(run),
+        }
+    }
+
+    /// Its claim is stored, and the answer to that may still be on its way to this replica.
+    fn just_claimed(&self, run: &Run) -> bool {
+        run.started_at.is_some_and(|at| self.core.now().since(at) < self.core.settings.heartbeat_interval)
     }
 
     /// How a running run does, and its last sign of life if it is performed here.
@@ -58,7 +77,9 @@ impl Engine {
         }
         let now = self.core.env.boot();
         let entry = life.table().of_run(run.id).filter(|entry| entry.claimed.lease.attempt == run.attempt);
-        let Some(entry) = entry else { return (Liveness::Unknown, None) };
+        let Some(entry) = entry else {
+            return (if self.just_claimed(run) { Liveness::Alive } else { Liveness::Unknown }, None);
+        };
         let policy = &run.spec.policy;
         let (last_beat, last_progress, doubt) = {
             let vital = entry.vital();

@@ -47,6 +47,8 @@ pub(crate) struct JobJson {
     exit_code: Option<i32>,
     #[schema(required)]
     exit_signal: Option<i32>,
+    /// It is claimed, and its command has not been seen to begin yet: there is no sentinel before that.
+    starting: bool,
     /// The age of its sentinel, while it runs. It is not a verdict.
     #[schema(required, value_type = Option<HeartbeatStatusName>)]
     heartbeat_status: Option<HeartbeatStatus>,
@@ -69,6 +71,7 @@ impl From<JobView> for JobJson {
         let Command { command, name, cwd, session_id, agent_engine, stdin: _large, env: _secret } = command;
         // What is open again tells an earlier try's exit by its error only.
         let exit = if run.run.state.finished() { exit } else { KnownExit::default() };
+        let starting = run.starting;
         JobJson {
             job_id: run.run.id,
             run: run.into(),
@@ -79,8 +82,9 @@ impl From<JobView> for JobJson {
             agent_engine,
             exit_code: exit.exit_code,
             exit_signal: exit.exit_signal,
+            starting,
             heartbeat_status,
-            heartbeat_error,
+            heartbeat_error: heartbeat_error.filter(|_| !starting),
             reattached,
             workspace_path,
             host,

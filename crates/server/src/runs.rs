@@ -96,7 +96,7 @@ struct ParentJson {
 
 impl From<RunView> for RunJson {
     fn from(view: RunView) -> RunJson {
-        let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline } = view;
+        let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline, starting: _ } = view;
         let spec = &run.spec;
         let (input, args) = shown(spec);
         RunJson {

@@ -36,7 +36,7 @@ pub(crate) fn run(to: &To, args: RunArgs) -> Result<u8, Failure> {
     }
     interrupt::with(goes_on(to, &id));
     term::say(&format!("everbeat: job {id}"));
-    let company = Spinner::of_run(&to.client, "job", &id);
+    let company = Spinner::of_run(&to.client, Some("job"), &id);
     let ended = follow(to, &contact, &id).and_then(|ended| match ended {
         Ended::Whole => finished(&to.client, &contact, &id).map(Some),
         Ended::Unread => Ok(None),
@@ -135,7 +135,7 @@ pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
     };
     let company = args.follow.then(|| {
         interrupt::with(goes_on(to, &id));
-        Spinner::of_run(&to.client, "job", &id)
+        Spinner::of_run(&to.client, Some("job"), &id)
     });
     let ended = reading.read(streams.into_iter().map(|stream| (stream, sink(&stream))).collect());
     if !args.exit_code {

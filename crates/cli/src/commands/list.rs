@@ -82,7 +82,8 @@ fn job(job: &Value) -> Vec<Cell> {
         Cell::new(Some(plain(&job["name"])).filter(|name| !name.is_empty()).unwrap_or_else(program)),
         state(job["liveness"].as_str().filter(doubtful).unwrap_or(&plain(&job["state"]))),
         Cell::new(exit_of(job)),
-        Cell::new(plain(&job["heartbeat_status"])),
+        // Its sentinel comes with its command.
+        Cell::new(if job["starting"] == true { "starting".to_string() } else { plain(&job["heartbeat_status"]) }),
         Cell::new(tries(job, "/")),
         Cell::new(progress(&job["progress"])),
         Cell::new(age(&job["created_at"])),

@@ -18,6 +18,7 @@ pub(crate) mod run;
 pub(crate) mod show;
 
 pub(crate) use list::progress;
+pub(crate) use show::noun;
 
 use crate::args::{Args, Output, Remote, UrlOrigin};
 use crate::client::Client;

@@ -54,24 +54,33 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
         term::say(&format!("run {id} already stands for this; no new one was made"));
     }
     if args.wait {
-        return awaited(to, "run", id, args.timeout, true);
+        return awaited(to, Some("run"), id, args.timeout, true);
     }
     to.print(accepted.raw.get(), || id.to_string());
     Ok(exit::DONE)
 }
 
 pub(crate) fn wait(to: &To, given: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
+    // A whole id is waited for even while the server is away; what it is the id of may not be known then.
     let whole = uuid::Uuid::try_parse(given).is_ok();
-    awaited(to, "run", &to.id(given, WORK)?, timeout, !whole)
+    let id = to.id(given, WORK)?;
+    let path = format!("/api/v1/runs/{}", escape(&id));
+    let asked = to.client.get_within(&path, &[], timeout.map_or(ASK_WITHIN, |timeout| timeout.min(ASK_WITHIN)));
+    let noun = asked.as_ref().ok().map(|run| show::noun(&run.value));
+    awaited(to, noun, &id, timeout, !whole || asked.is_ok())
 }
 
+/// To ask what it is that is waited for; who waits wants to read something soon.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
+
 /// Waits until a run is finished, prints what it gave and ends as it did. `met`: the server was there before.
-fn awaited(to: &To, noun: &'static str, id: &str, timeout: Option<Duration>, met: bool) -> Result<u8, Failure> {
+fn awaited(to: &To, noun: Option<&'static str>, id: &str, timeout: Option<Duration>, met: bool) -> Result<u8, Failure> {
+    let what = noun.map_or_else(|| id.to_string(), |noun| format!("{noun} {id}"));
     let (again, stop) = (to.command(&format!("wait {id}")), to.command(&format!("cancel {id}")));
-    interrupt::with(format!("everbeat: {noun} {id} goes on; come back to it with {again}, stop it with {stop}"));
-    term::say(&format!("everbeat: waiting for {noun} {id}"));
+    interrupt::with(format!("everbeat: {what} goes on; come back to it with {again}, stop it with {stop}"));
+    term::say(&format!("everbeat: waiting for {what}"));
     let company = Spinner::of_run(&to.client, noun, id);
-    let run = waiting::finished(&to.client, id, timeout, met)?;
+    let run = waiting::finished(&to.client, id, &what, timeout, met)?;
     let run = match run.value["kind"] == "job" {
         // It is over: its own fields are for showing, and not worth another wait.
         true => to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[]).unwrap_or(run),

@@ -51,7 +51,7 @@ fn show_run(to: &To, id: &str, run: &Answer) -> Result<u8, Failure> {
 }
 
 /// What people call a run of this kind.
-pub(super) fn noun(run: &Value) -> &'static str {
+pub(crate) fn noun(run: &Value) -> &'static str {
     if run["kind"] == "job" { "job" } else { "run" }
 }
 
@@ -93,7 +93,10 @@ pub(super) fn brief(run: &Value) -> String {
 
 fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
     let known = run["state"].as_str().unwrap_or_default();
-    let life = run["liveness"].as_str().map(|life| format!(", {life}")).unwrap_or_default();
+    let life = match run["liveness"].as_str() {
+        Some("alive") if run["starting"] == true => ", starting".to_string(),
+        life => life.map(|life| format!(", {life}")).unwrap_or_default(),
+    };
     let json = |name: &str| if run[name].is_null() { String::new() } else { run[name].to_string() };
     let is_job = run["kind"] == "job";
     // A job's own fields tell what its input and result are made of.
@@ -109,7 +112,7 @@ fn run_fields(run: &Value) -> Vec<(&'static str, String)> {
         ("session", plain(&run["session_id"])),
         ("agent engine", plain(&run["agent_engine"])),
         ("host", plain(&run["host"])),
-        ("heartbeat", plain(&run["heartbeat_status"])),
+        ("heartbeat", if run["starting"] == true { String::new() } else { plain(&run["heartbeat_status"]) }),
         ("beat trouble", plain(&run["heartbeat_error"])),
         ("reattached", if run["reattached"] == true { "yes".to_string() } else { String::new() }),
         ("kind", if is_job { String::new() } else { plain(&run["kind"]) }),
@@ -188,4 +191,23 @@ fn verdict_fields(verdict: &Value) -> String {
         ("evidence", evidence),
     ];
     fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_that_starts_is_told_so_unless_there_is_a_doubt() {
+        let check = |liveness: &str, starting: bool, expected: &str| {
+            let job = json!({"kind": "job", "state": "running", "liveness": liveness, "starting": starting, "heartbeat_status": "unknown"});
+            let told = run_fields(&job);
+            let field = |name: &str| told.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+            assert_eq!((field("state"), field("heartbeat").is_none()), (Some(expected), starting), "{job}");
+        };
+        check("alive", true, "running, starting");
+        check("alive", false, "running, alive");
+        check("suspect", true, "running, suspect");
+    }
 }

@@ -55,8 +55,18 @@ impl Host {
 
     /// The shim of a job, found by its command line.
     pub(crate) fn shim(&self, job: &str) -> Option<u32> {
+        self.shims(job).next()
+    }
+
+    /// The same of one that a kill point has stopped, and not of who started it and waits.
+    pub(crate) fn frozen_shim(&self, job: &str) -> Option<u32> {
+        let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        self.shims(job).find(|pid| stat(pid).contains(") T "))
+    }
+
+    fn shims(&self, job: &str) -> impl Iterator<Item = u32> {
         let folder = self.folder(job).display().to_string();
-        all_processes().find(|pid| {
+        all_processes().filter(move |pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.split(|byte| *byte == 0).any(|part| part == folder.as_bytes())
         })

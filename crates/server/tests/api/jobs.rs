@@ -8,12 +8,13 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// What a job adds to a run.
-const JOB_KEYS: [&str; 14] = [
+const JOB_KEYS: [&str; 15] = [
     "job_id",
     "name",
     "command",
     "exit_code",
     "exit_signal",
+    "starting",
     "heartbeat_status",
     "reattached",
     "workspace_path",
@@ -87,6 +88,7 @@ async fn a_job_is_a_run_with_what_is_known_of_its_command() {
     assert_eq!([told("name"), told("cwd")], [json!("nightly"), json!("/srv")]);
     assert_eq!([told("session_id"), told("agent_engine")], [json!("abc"), json!("gemini")]);
     assert_eq!([told("heartbeat_status"), told("reattached")], [json!("fresh"), json!(false)]);
+    assert_eq!([told("starting"), told("liveness")], [json!(false), json!("alive")]);
     assert_eq!(
         [told("exit_code"), told("exit_signal"), told("heartbeat_error")],
         [json!(null), json!(null), json!(null)]
@@ -99,6 +101,22 @@ async fn a_job_is_a_run_with_what_is_known_of_its_command() {
     let done = finished(&server, id).await;
     assert_eq!((&done["state"], &done["exit_code"]), (&json!("succeeded"), &json!(0)));
     assert!(done["heartbeat_status"].is_null(), "{done}");
+}
+
+#[tokio::test]
+async fn a_job_whose_start_is_under_way_is_told_as_starting_and_not_as_in_trouble() {
+    let (server, _shims) = start().await;
+    let id = create(&server, json!({"command": ["slow"]})).await;
+    let job = eventually(|| async {
+        let job = server.get(&format!("/api/v1/jobs/{id}")).await.ok();
+        // Its folder belongs to this host from here on, and is looked into.
+        (job["state"] == "running" && !job["host"].is_null()).then_some(job)
+    })
+    .await;
+    assert_eq!((&job["starting"], &job["liveness"]), (&json!(true), &json!("alive")), "{job}");
+    assert_eq!((&job["heartbeat_status"], &job["heartbeat_error"]), (&json!("unknown"), &json!(null)), "{job}");
+    let explained = server.get(&format!("/api/v1/runs/{id}/explain")).await.ok();
+    assert!(explained["summary"].as_str().expect("text").contains("is starting on"), "{explained}");
 }
 
 #[tokio::test]

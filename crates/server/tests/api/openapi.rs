@@ -212,7 +212,7 @@ async fn jobs_and_their_recovery_are_described_with_every_key_required() {
     let parts = schemas["Job"]["allOf"].as_array().unwrap_or_else(|| panic!("{}", schemas["Job"]));
     assert_eq!(parts[0]["$ref"], "#/components/schemas/Run", "a job is a run and more");
     for (name, schema, keys) in [
-        ("Job", &parts[1], 13),
+        ("Job", &parts[1], 14),
         ("Deleted", &schemas["Deleted"], 5),
         ("RecoveryStatus", &schemas["RecoveryStatus"], 7),
         ("Sentinel", &schemas["Sentinel"], 9),

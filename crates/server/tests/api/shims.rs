@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The commands of a host in memory. `true` ends at once, `false` too with code 7; others run until the test
-/// says otherwise.
+/// The commands of a host in memory. `true` ends at once, `false` too with code 7; the start of `slow` takes for ever;
+/// others run until the test says otherwise.
 pub(crate) struct FakeShims {
     folders: Mutex<BTreeMap<RunId, Folder>>,
     starts: Mutex<Vec<Json>>,
@@ -92,6 +92,9 @@ fn missing() -> io::Error {
 #[async_trait]
 impl Shims for FakeShims {
     async fn start(&self, attempt: &JobAttempt, order: &Order) -> Result<(), StartError> {
+        if order.command.command[0] == "slow" {
+            std::future::pending::<()>().await;
+        }
         let mut folders = self.lock();
         let folder = folders.entry(attempt.job).or_default();
         let code = match order.command.command[0].as_str() {

@@ -4,7 +4,7 @@ mod common;
 mod job;
 
 use common::{Options, Server, pause, quick, until};
-use job::{Host, Jobs, SOON, signal};
+use job::{Host, Jobs, LONG, SOON, signal};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -432,6 +432,8 @@ fn cleaning_takes_the_dead_keeps_their_results_and_touches_nothing_else() {
         (0..7).map(|n| server.shell(&format!("echo {n} > result; mkdir -p d; ln -s /etc d/etc"))).collect();
     let live: Vec<String> = (0..3).map(|_| server.shell("echo live > result; sleep 60")).collect();
     dead.iter().for_each(|job| drop(server.ended(job)));
+    // A shim leaves when it is told that its end is stored.
+    dead.iter().for_each(|job| until(LONG, "its shim has left", || host.shim(job).is_none().then_some(())));
     live.iter().for_each(|job| drop(server.runs(job)));
     // What is not a job's, and what cannot be read, is left alone.
     let foreign = host.jobs().join("somebody-elses");

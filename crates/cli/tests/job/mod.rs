@@ -155,7 +155,8 @@ impl Jobs for Server {
     fn runs(&self, job: &str) -> Value {
         until(SOON, "a running job", || {
             let found = self.look(job);
-            let begun = found["state"] == "running" && found["heartbeat_status"] == "fresh";
+            let begun = found["state"] == "running" && found["starting"] == false;
+            let begun = begun && found["heartbeat_status"] == "fresh";
             begun.then_some(found)
         })
     }

@@ -61,8 +61,10 @@ fn stopping_reaches_everybody_and_what_will_not_go_is_killed() {
 #[test]
 fn a_daemon_in_its_own_session_is_asked_before_it_is_killed() {
     for containment in [Containment::Auto, Containment::Tree] {
-        let script = "setsid sh -c 'trap \"echo asked > asked; exit\" TERM; echo up > up; while :; do sleep 0.05; done' & \
-            trap 'while [ ! -s asked ]; do sleep 0.02; done; exit 5' TERM; while :; do sleep 0.05; done";
+        // Its own trap first: it must be there when the daemon says that it is up.
+        let script = "trap 'while [ ! -s asked ]; do sleep 0.02; done; exit 5' TERM; \
+            setsid sh -c 'trap \"echo asked > asked; exit\" TERM; echo up > up; while :; do sleep 0.05; done' & \
+            while :; do sleep 0.05; done";
         let job = Job::with(&["/bin/sh", "-c", script], |spec| spec.containment = containment).start();
         job.await_file("up");
         job.client().stop(StopReason::Cancelled, Some(LONG)).unwrap();

@@ -205,8 +205,14 @@ fn engine(config: &Config, place: &Place, env: Arc<dyn Env>, store: Arc<dyn Stor
         let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
         Failure::server(format!("jobs cannot be kept in {}: {error}", config.data_dir.display()), hint)
     })?;
-    Engine::new(env, store, settings, tasks::tasks(), Host { locks: Some(locks), shims: Some(shims) })
-        .map_err(|error| Failure::server(error.to_string(), error.hint()))
+    Engine::new(
+        env,
+        store,
+        settings,
+        tasks::tasks(),
+        Host { locks: Some(locks), shims: Some(shims), ..Host::default() },
+    )
+    .map_err(|error| Failure::server(error.to_string(), error.hint()))
 }
 
 /// This very program becomes a job's shim, also when its file was replaced since it started.

@@ -1,15 +1,14 @@
-use crate::advance::{Ask, ReplicaPlanner};
+use crate::attempts::{InProcess, Performer, Work};
 use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};
+use crate::executions::{Ask, ReplicaPlanner};
 use crate::figures::Losses;
-use crate::jobs::Jobs;
-use crate::life::Life;
-use crate::perform::Entry;
-use crate::waiters::{self, Waiters};
+use crate::jobs::{Commands, Jobs};
+use crate::replica::Life;
+use crate::runs::{self, Waiters};
 use crate::{Locks, Result, Settings, Shims, Tasks};
 use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
-use everbeat_model::run::COMMAND;
 use everbeat_model::{BootInstant, Replica, ReplicaId, StoreTime};
 use everbeat_store::{Enqueue, Error as StoreError, Planner, Start, Store};
 use futures_util::FutureExt;
@@ -31,7 +30,8 @@ pub(crate) struct Core {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
-    pub(crate) tasks: Tasks,
+    /// Whoever performs attempts, each in its place.
+    pub(crate) performers: Vec<Arc<dyn Performer>>,
     pub(crate) locks: Option<Arc<dyn Locks>>,
     pub(crate) shims: Option<Arc<dyn Shims>>,
     pub(crate) jobs: Jobs,
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     ended: watch::Sender<bool>,
     cleaned: Mutex<Option<BootInstant>>,
     /// Attempts of former lives whose performers have not ended yet: they still take their slots.
-    former: Mutex<Vec<Arc<Entry>>>,
+    former: Mutex<Vec<Arc<Work>>>,
     /// The tasks of this replica are announced.
     offered: AtomicBool,
 }
@@ -64,6 +64,8 @@ pub struct Host {
     pub locks: Option<Arc<dyn Locks>>,
     /// Without them this replica performs no commands.
     pub shims: Option<Arc<dyn Shims>>,
+    /// Whoever performs attempts besides, asked in this order before those of this process.
+    pub performers: Vec<Arc<dyn Performer>>,
 }
 
 impl Engine {
@@ -82,11 +84,14 @@ impl Engine {
         let policy = Arc::new(settings.runs.clone());
         let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
+        let mut performers = host.performers;
+        performers.push(Arc::new(Commands::new(host.shims.clone(), &settings.jobs)));
+        performers.push(Arc::new(InProcess { tasks, slots: settings.slots }));
         let core = Core {
             env,
             store,
             settings,
-            tasks,
+            performers,
             locks: host.locks,
             shims: host.shims,
             jobs: Jobs::default(),
@@ -114,7 +119,7 @@ impl Engine {
             spawn("enqueue", batch::run(core.clone(), enqueued).boxed()),
             spawn("start", batch::run(core.clone(), started).boxed()),
             spawn("ask", batch::run(core.clone(), asked).boxed()),
-            spawn("waiters", waiters::run(core.clone()).boxed()),
+            spawn("waiters", runs::wait(core.clone()).boxed()),
         ];
         Ok(Engine { core, tasks: Arc::new(Mutex::new(tasks)) })
     }
@@ -171,7 +176,7 @@ impl Engine {
 
     /// How many attempts hold a slot.
     pub fn slots_taken(&self) -> usize {
-        self.core.life().map_or(0, |life| life.table().len())
+        self.core.life().map_or(0, |life| life.awaited())
     }
 }
 
@@ -229,8 +234,7 @@ impl Core {
         if self.offered.load(Ordering::SeqCst) {
             return;
         }
-        let mut names = self.tasks.names();
-        names.extend(self.shims.as_ref().map(|_| COMMAND.to_string()));
+        let names = self.performers.iter().flat_map(|performer| performer.tasks()).collect();
         match within(&*self.env, self.settings.call_limit(), self.store.offer(&names)).await {
             Some(Ok(())) => self.offered.store(true, Ordering::SeqCst),
             Some(Err(error)) => tracing::warn!(%error, "the tasks of this replica are not announced yet"),
@@ -238,15 +242,20 @@ impl Core {
         }
     }
 
-    pub(crate) fn keep_former(&self, entry: &Arc<Entry>) {
-        lock(&self.former).push(entry.clone());
+    pub(crate) fn keep_former(&self, work: &Arc<Work>) {
+        lock(&self.former).push(work.clone());
     }
 
-    /// How many slots attempts of former lives still take.
-    pub(crate) fn former_slots(&self) -> usize {
+    /// How many slots of a performer attempts of former lives still take.
+    pub(crate) fn former_slots(&self, crew: usize) -> usize {
         let mut former = lock(&self.former);
-        former.retain(|entry| !entry.ended());
-        former.len()
+        former.retain(|work| !work.ended());
+        former.iter().filter(|work| work.crew == crew).count()
+    }
+
+    /// Whether this replica performs a task of this name.
+    pub(crate) fn performs(&self, task: &str) -> bool {
+        self.performers.iter().any(|performer| performer.knows(task))
     }
 }
 

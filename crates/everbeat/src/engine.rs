@@ -202,7 +202,8 @@ impl Builder {
             }
             (true, None) => return Err(std::io::Error::other("commands need one: call data_dir").into()),
         };
-        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims })?;
+        let engine =
+            everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims, ..Host::default() })?;
         engine.start();
         for graph in self.graphs {
             engine.apply_graph(graph, false, None).await?;

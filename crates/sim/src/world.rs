@@ -179,7 +179,13 @@ impl World {
         let shims = self.plan.performs_jobs.then(|| {
             Arc::new(FaultyShims { shared: self.shared.clone(), machine, owner }) as Arc<dyn everbeat_engine::Shims>
         });
-        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims }) {
+        let engine = match Engine::new(
+            env,
+            store,
+            settings,
+            tasks,
+            everbeat_engine::Host { locks, shims, ..Default::default() },
+        ) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };

@@ -1,5 +1,5 @@
 use super::FOLDER_GONE;
-use crate::shims::{LogChunk, LogFrom, Removed, Shims, Stream};
+use super::shims::{LogChunk, LogFrom, Removed, Shims, Stream};
 use crate::{Engine, Error, Result, RunView, Submission};
 use everbeat_model::job::{Command, base_policy};
 use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name};

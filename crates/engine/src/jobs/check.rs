@@ -1,32 +1,32 @@
 //! The age of sentinels. It describes them, and raises an alarm; it is not a verdict.
 
 use super::HeartbeatStatus;
+use crate::attempts::Post;
 use crate::engine::lock;
-use crate::life::{Life, Phase};
+use crate::replica::Phase;
 use everbeat_model::{Json, RunId};
 use everbeat_store::News;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub(crate) async fn run(life: Arc<Life>) {
-    let env = life.core.env.clone();
+pub(super) async fn run(post: Post) {
+    let (life, env) = (post.life.clone(), post.life.core.env.clone());
     loop {
         env.sleep(env.jittered(life.core.settings.jobs.check_interval)).await;
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
-        check(&life).await;
+        check(&post).await;
     }
 }
 
-async fn check(life: &Life) {
-    let core = &life.core;
+async fn check(post: &Post) {
+    let (life, core) = (&post.life, &post.life.core);
     let Some(shims) = &core.shims else { return };
     let attempts: BTreeMap<RunId, u32> =
-        life.table().detached().map(|entry| (entry.claimed.lease.run_id, entry.claimed.lease.attempt)).collect();
+        post.works().iter().map(|work| (work.claimed.lease.run_id, work.claimed.lease.attempt)).collect();
     let begun = core.env.boot();
     let readings = shims.sentinels(attempts.keys().copied().collect()).await;
     let mut silent = BTreeMap::new();

@@ -1,10 +1,10 @@
 //! Folders of jobs that are over for long enough. Never one that is live, unknown or not ours.
 
 use super::Cleaning;
+use super::shims::Shims;
 use crate::engine::Core;
 use crate::env::within;
-use crate::life::{Life, Phase};
-use crate::shims::Shims;
+use crate::replica::{Life, Phase};
 use crate::{Engine, Error, Result};
 use everbeat_model::{RunId, StoreTime};
 use everbeat_store::{Class, Error as StoreError, Obstacle};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const MOST_CLEANED: usize = 10_000;
 
 /// A loop of its own: what is archived may be large, and no other work should wait for that.
-pub(crate) async fn run(life: Arc<Life>) {
+pub(super) async fn run(life: Arc<Life>) {
     let core = &life.core;
     loop {
         let pause = if core.jobs.recovered() { core.settings.clean_interval } else { FIRST_LOOK };

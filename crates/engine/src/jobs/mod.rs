@@ -1,29 +1,32 @@
 //! Detached commands. A shim owns each, and outlives the replica; a replica watches those of its host, and
 //! takes over what another one of that host left.
 
+mod absent;
+mod admin;
+mod adopt;
 mod ask;
 mod check;
 mod clean;
-mod perform;
-mod recover;
-mod recovery;
+mod performer;
+mod shims;
 mod shortage;
+mod strays;
 mod view;
+mod watch;
 
+pub use admin::{Cleaning, FailedJob, Health, Heartbeat, RecoveryMetrics, RecoveryStatus, Resumed, Sentinel, StaleJob};
 pub use ask::SubmitJob;
-pub use recovery::{
-    Cleaning, FailedJob, Health, Heartbeat, RecoveryMetrics, RecoveryStatus, Resumed, Sentinel, StaleJob,
+pub use shims::{
+    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
+    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 pub use view::{HeartbeatStatus, JobView};
 
-pub(crate) use check::run as check;
-pub(crate) use clean::run as clean;
-pub(crate) use perform::{attempt_of, perform};
-pub(crate) use recover::{Absent, go_on, start, sweep_strays, take_over};
+pub(crate) use performer::Commands;
 
 use crate::engine::lock;
-use crate::shims::Beat;
 use everbeat_model::{Outcome, RunId, StoreTime, Token};
+use shims::Beat;
 use shortage::Shortages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

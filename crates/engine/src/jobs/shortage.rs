@@ -1,13 +1,13 @@
 //! What this host lacks to begin commands. While it lasts no jobs are taken; it is looked at again after pauses that
 //! grow, and when it seems to be over, jobs are begun one, then two, then four at a time.
 
+use crate::attempts::Work;
 use crate::engine::lock;
 use crate::env::{Env, within};
-use crate::life::Life;
-use crate::perform::Table;
+use crate::replica::Life;
 use everbeat_model::time::format_duration;
 use everbeat_model::{BootInstant, Shortage};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -96,11 +96,11 @@ impl Shortages {
     }
 
     /// How many more may be begun now.
-    pub(crate) fn allowance(&self, table: &Table) -> usize {
+    pub(super) fn allowance(&self, works: &[Arc<Work>]) -> usize {
         match &*lock(&self.0) {
             Supply::Enough => usize::MAX,
             Supply::Short { .. } => 0,
-            Supply::Trying { since, most, .. } => most.saturating_sub(table.starting(*since)),
+            Supply::Trying { since, most, .. } => most.saturating_sub(starting(works, *since)),
         }
     }
 
@@ -139,6 +139,11 @@ impl Shortages {
             metrics::gauge!("everbeat_jobs_short").set(0.0);
         }
     }
+}
+
+/// How many of the commands that were taken since then are still being started.
+fn starting(works: &[Arc<Work>], since: BootInstant) -> usize {
+    works.iter().filter(|work| work.started >= since && work.vital().starting).count()
 }
 
 impl Lack {

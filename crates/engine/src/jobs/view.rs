@@ -1,5 +1,5 @@
+use super::shims::SentinelReading;
 use crate::settings::JobSettings;
-use crate::shims::SentinelReading;
 use crate::{Engine, Error, Result, RunView};
 use everbeat_model::job::{Command, KnownExit};
 use everbeat_model::run::Kind;

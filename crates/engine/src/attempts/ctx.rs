@@ -1,0 +1,158 @@
+use super::sign::Signer;
+use super::work::Work;
+use everbeat_model::policy::HeartbeatMode;
+use everbeat_model::{Json, Parent, RunId, StoreTime};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a task's code holds of its attempt.
+#[derive(Clone)]
+pub struct Ctx {
+    pub(crate) work: Arc<Work>,
+    pub(crate) signer: Signer,
+}
+
+/// A sign of progress. Everything is optional: an empty one says "alive".
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Beat {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Promises silence: the next sign may take this long. It extends the heartbeat timeout once,
+    /// never the deadline, and excuses no stall.
+    #[serde(skip)]
+    pub next_within: Option<Duration>,
+}
+
+/// Why an attempt should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    #[error("the run was cancelled")]
+    Cancelled,
+    #[error("the replica drains")]
+    Draining,
+    #[error("the attempt was fenced: its lease is no longer its own")]
+    Fenced,
+    #[error("the attempt was judged: its time is over")]
+    Judged,
+    #[error("the value is larger than 4 MiB")]
+    TooLarge,
+    #[error("the store cannot hold the value")]
+    Unstorable,
+    #[error("the value is nested too deeply; nest at most 100 levels")]
+    TooDeep,
+}
+
+/// Larger checkpoints and results are refused: they belong into a file or an object store.
+pub(crate) const MOST_VALUE_BYTES: usize = 4 << 20;
+
+impl Ctx {
+    pub fn run_id(&self) -> RunId {
+        self.work.claimed.lease.run_id
+    }
+
+    pub fn attempt(&self) -> u32 {
+        self.work.claimed.lease.attempt
+    }
+
+    /// Rises with every attempt of the run. Hand it to external systems, which then refuse writes with
+    /// a lower one.
+    pub fn fence(&self) -> u64 {
+        u64::from(self.attempt())
+    }
+
+    pub fn task(&self) -> &str {
+        &self.work.claimed.spec.task
+    }
+
+    /// What the definition of the node says besides the input; none of other shapes or of other runs.
+    pub fn args<T: DeserializeOwned>(&self) -> Option<T> {
+        self.work.claimed.spec.args.as_ref().and_then(|args| args.read().ok())
+    }
+
+    /// The node of an execution that this attempt computes, if it does.
+    pub fn parent(&self) -> Option<&Parent> {
+        self.work.claimed.spec.parent.as_ref()
+    }
+
+    /// What a task that is told how to work reads: the arguments of its node, or else its input.
+    pub fn orders<'a>(&'a self, input: &'a Json) -> &'a Json {
+        self.work.claimed.spec.args.as_ref().unwrap_or(input)
+    }
+
+    /// The store's time, as far as known: that of the grant, carried on by this machine's boot clock.
+    pub fn now(&self) -> StoreTime {
+        self.work.claimed.lease.granted_at.plus(self.signer.now().since(self.work.started))
+    }
+
+    /// Says that the work advances. The answer tells whether to go on.
+    pub fn heartbeat(&self, beat: Beat) -> Result<(), Stop> {
+        let progress = (beat.done.is_some() || beat.total.is_some() || beat.note.is_some()).then(|| Json::of(&beat));
+        self.work.beat(self.signer.now(), progress, beat.next_within);
+        self.signer.nudge(&self.work);
+        self.check()
+    }
+
+    /// Shorthand for a heartbeat with `done` of `total`.
+    pub fn progress(&self, done: u64, total: u64) -> Result<(), Stop> {
+        self.heartbeat(Beat { done: Some(done), total: Some(total), ..Beat::default() })
+    }
+
+    /// Stores what the next attempt should continue from. Returns after it is committed. At most 4 MiB.
+    pub async fn checkpoint<T: Serialize>(&self, value: &T) -> Result<(), Stop> {
+        self.work.beat(self.signer.now(), None, None);
+        let value = Json::of(value);
+        if value.as_str().len() > MOST_VALUE_BYTES {
+            return Err(Stop::TooLarge);
+        }
+        // What was made here has no other bound to break.
+        value.check().map_err(|_beyond| Stop::TooDeep)?;
+        self.signer.checkpoint(&self.work, value).await?;
+        self.check()
+    }
+
+    /// The last checkpoint of this run, of whichever attempt. One of another shape reads as none.
+    pub fn resume<T: DeserializeOwned>(&self) -> Option<T> {
+        self.work.claimed.checkpoint.as_ref().and_then(|checkpoint| checkpoint.read().ok())
+    }
+
+    /// Whether the work should go on.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.work.stop().map_or(Ok(()), Err)
+    }
+
+    /// Resolves when the work should stop. A draining replica asks too: what can stop early may.
+    pub async fn stopped(&self) -> Stop {
+        self.work.stopped().await
+    }
+
+    /// Sleeps by the engine's clock, beating, and ends early when the work should stop for good.
+    pub async fn sleep(&self, span: Duration) -> Result<(), Stop> {
+        let policy = &self.work.claimed.spec.policy;
+        let ends = self.signer.now() + span;
+        loop {
+            let now = self.signer.now();
+            // Where the runtime beats by itself there is nothing to wake up for.
+            let slice = match policy.heartbeat {
+                HeartbeatMode::Auto => ends.since(now),
+                HeartbeatMode::Manual => ends.since(now).min(policy.heartbeat_interval),
+            };
+            tokio::select! {
+                biased;
+                stop = self.work.cancelled() => return Err(stop),
+                () = self.signer.sleep(slice) => {}
+            }
+            if self.signer.now() >= ends {
+                return Ok(());
+            }
+            if policy.heartbeat == HeartbeatMode::Manual {
+                self.heartbeat(Beat::default())?;
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The owner's judgement of its own attempts, on its own boot clock: silent, stalled, past the
+//! deadline, past the grace of a cancel, or cut off from the store for too long.
+
+use super::conclusion::{Conclusion, Draft};
+use super::work::{Condemned, Work};
+use crate::Stop;
+use crate::replica::Life;
+use everbeat_model::time::format_duration;
+use everbeat_model::verdict::Judgement;
+use everbeat_model::{BootInstant, Ending, Outcome};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) async fn run(life: Arc<Life>) {
+    let env = life.core.env.clone();
+    // The renewal after which isolated work was stopped: once is enough.
+    let mut stopped_after = None;
+    loop {
+        let renewed = life.pulse().renewed;
+        let (timer, isolation) = {
+            let table = life.table();
+            let watched = table.any_stops_when_isolated() && stopped_after != Some(renewed);
+            (table.next_timer(), watched.then(|| renewed + life.core.settings.renew_deadline()))
+        };
+        // In slices: a stall within a longer sleep would not be seen, and the clock that timers run on
+        // may stop while the machine is suspended.
+        let slice = env.boot() + life.core.settings.idle_limit();
+        let asked = [timer, isolation].into_iter().flatten().min().map(|at| at.min(slice));
+        let wait = async {
+            match asked {
+                Some(at) => env.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = life.rearmed.notified() => {}
+            () = wait => {}
+        }
+        let now = env.boot();
+        // Woken much later than asked, this loop itself was away; what it did not see does not count.
+        let lag = asked.filter(|asked| now > *asked).map_or(Duration::ZERO, |asked| now.since(asked));
+        let renewed = life.pulse().renewed;
+        if isolation.is_some() && now >= renewed + life.core.settings.renew_deadline() {
+            stop_isolated(&life, now).await;
+            stopped_after = Some(renewed);
+        }
+        let due = life.table().take_due(now);
+        for work in due {
+            match judgement(&work, now, lag) {
+                Some((conclusion, stop)) => condemn(&life, &work, conclusion, stop).await,
+                None => work.kill_if_over(now),
+            }
+            if let Some(at) = work.next_check() {
+                life.table().arm(at.max(now + SHORTEST_LOOK), work.token());
+            }
+        }
+    }
+}
+
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
+impl Life {
+    /// Looks at an attempt's timers anew.
+    pub(crate) fn rearm(&self, work: &Work) {
+        if let Some(at) = work.next_check() {
+            self.table().arm(at, work.token());
+            self.rearmed.notify_one();
+        }
+    }
+}
+
+/// How a condemned performer is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    AtOnce,
+    /// It is asked, and has the grace of its terms.
+    Asked,
+}
+
+/// What is due for this attempt now, if anything.
+fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion, Stopping)> {
+    let terms = &work.terms;
+    let mut vital = work.vital();
+    if vital.decided {
+        return None;
+    }
+    if let Some((asked, grace)) = vital.cancel_asked.zip(terms.grace)
+        && now.since(asked) >= grace
+    {
+        let message = format!("cancelled on request; it did not stop within {}", format_duration(grace));
+        let ending = Ending::because(Outcome::Cancelled, "cancel_grace", &message);
+        let evidence = json!({ "cancel_asked_ms_ago": millis(now.since(asked)), "cancel_grace_ms": millis(grace) });
+        let draft = Draft { judgement: Judgement::Cancelled, reason: "cancel_grace", evidence };
+        return Some((Conclusion::judged(ending, draft), Stopping::AtOnce));
+    }
+    if let Some(deadline) = terms.deadline
+        && now.since(work.started) >= deadline
+    {
+        let message = format!("ran longer than its deadline of {}", format_duration(deadline));
+        let evidence = json!({
+            "ran_ms": millis(now.since(work.started)),
+            "deadline_ms": millis(deadline),
+            "last_heartbeat_ms_ago": millis(now.since(vital.last_beat)),
+        });
+        let ending = Ending::because(Outcome::TimedOut, "deadline", &message);
+        let draft = Draft { judgement: Judgement::TimedOut, reason: "deadline", evidence };
+        return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+    }
+    if let Some(timeout) = terms.silence {
+        let allowed = timeout.max(vital.promised.unwrap_or_default());
+        if lag > timeout / 2 || vital.checkpoints_waiting > 0 {
+            vital.last_beat = now;
+        } else if now.since(vital.last_beat) >= allowed {
+            let silent = now.since(vital.last_beat);
+            let message = format!("no heartbeat for {}", format_duration(allowed));
+            let evidence = json!({
+                "silent_for_ms": millis(silent),
+                "heartbeat_timeout_ms": millis(timeout),
+                "promised_silence_ms": vital.promised.map(millis),
+            });
+            let ending = Ending::because(Outcome::Lost, "attempt_silent", &message);
+            let draft = Draft { judgement: Judgement::Lost, reason: "attempt_silent", evidence };
+            return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+        }
+    }
+    if let Some(timeout) = terms.stall {
+        if lag > timeout / 2 {
+            vital.last_progress = now;
+        } else if now.since(vital.last_progress) >= timeout {
+            let message = format!("no progress for {}", format_duration(timeout));
+            let evidence = json!({
+                "stalled_for_ms": millis(now.since(vital.last_progress)),
+                "stall_timeout_ms": millis(timeout),
+                "last_progress": vital.progress,
+            });
+            let ending = Ending::because(Outcome::Stalled, "no_progress", &message);
+            let draft = Draft { judgement: Judgement::Stalled, reason: "no_progress", evidence };
+            return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+        }
+    }
+    None
+}
+
+/// Settles the attempt as judged and stops its performer, which keeps its slot until it has ended.
+async fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, stopping: Stopping) {
+    match work.condemn(conclusion) {
+        Condemned::Already => return,
+        Condemned::AfterItsEnd => {}
+        Condemned::Now(conclusion) => life.settle(work, conclusion).await,
+    }
+    match (stopping, work.terms.grace) {
+        (Stopping::AtOnce, _) | (Stopping::Asked, Some(Duration::ZERO)) => work.kill(Stop::Judged),
+        (Stopping::Asked, grace) => {
+            work.ask_stop(Stop::Judged);
+            work.vital().kill_at = grace.map(|grace| life.core.env.boot() + grace);
+        }
+    }
+}
+
+async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
+    let renewed = life.pulse().renewed;
+    let all = life.table().all();
+    for work in all.iter().filter(|work| work.terms.isolation && !work.vital().decided) {
+        let ending = Ending::because(Outcome::Lost, "isolated", "stopped: its replica could not renew in time");
+        let evidence = json!({
+            "replica_id": life.id,
+            "renewed_ms_ago": millis(now.since(renewed)),
+            "renew_deadline_ms": millis(life.core.settings.renew_deadline()),
+        });
+        let draft = Draft { judgement: Judgement::Lost, reason: "isolated", evidence };
+        condemn(life, work, Conclusion::judged(ending, draft), Stopping::AtOnce).await;
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

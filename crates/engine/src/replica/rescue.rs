@@ -1,0 +1,123 @@
+//! Ends the attempts of replicas that are gone, each by its run's policy.
+
+use super::{Life, Turn};
+use crate::figures;
+use everbeat_model::replica::ReplicaState;
+use everbeat_model::settle::decide;
+use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
+use everbeat_model::{Ending, Json, Outcome, ReplicaId, Settled, Settlement, Verdict, VerdictId};
+use everbeat_store::{Error as StoreError, Held, VerdictFilter, Which, last_heartbeat};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+const BATCH: usize = 500;
+
+/// Returns the leases of replicas that are dead, left or unknown, each by its run's policy.
+pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
+    let mut burials = BTreeMap::new();
+    loop {
+        life.turned(Turn::Sweep);
+        let orphans = life.call_in(Turn::Sweep, life.core.store.held(Which::Orphaned(BATCH))).await?;
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        for held in &orphans {
+            if let Entry::Vacant(unknown) = burials.entry(held.lease.replica_id) {
+                unknown.insert(burial(life, held.lease.replica_id).await?);
+            }
+        }
+        let rescues: Vec<Settlement> =
+            orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).collect();
+        let reasons: Vec<String> =
+            rescues.iter().filter_map(|rescue| rescue.verdict.as_ref()).map(|verdict| verdict.reason.clone()).collect();
+        let answers = life.call_in(Turn::Sweep, life.core.store.settle(rescues)).await?;
+        let done = answers.iter().zip(orphans.iter().zip(&reasons)).filter(|(answer, _)| **answer == Settled::Done);
+        for (_, (held, reason)) in done {
+            figures::judged(Judgement::Lost, reason);
+            life.core.losses.lost(held.lease.run_id, life.core.env.boot());
+        }
+        let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
+        metrics::counter!("everbeat_attempts_total", "outcome" => "lost").increment(returned as u64);
+        tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
+        self::returned(life);
+        if returned == 0 {
+            // All of them were settled or asked to cancel meanwhile; the next sweep looks again.
+            return Ok(());
+        }
+    }
+}
+
+/// Runs may have become ready, or have ended.
+pub(crate) fn returned(life: &Life) {
+    life.core.store.wake();
+    life.all_freed();
+    life.core.noted.notify_one();
+}
+
+/// The verdict on a replica, if there is one.
+async fn burial(life: &Life, replica: ReplicaId) -> Result<Option<Verdict>, StoreError> {
+    let filter = VerdictFilter { subject: Some(replica.to_string()), limit: 1, ..VerdictFilter::default() };
+    Ok(life.call_in(Turn::Sweep, life.core.store.verdicts(filter)).await?.into_iter().next())
+}
+
+fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
+    let owner = held.lease.replica_id;
+    let (reason, message) = match (&held.owner, burial) {
+        (_, Some(verdict)) if verdict.reason == "lock_released" => ("replica_died", format!("replica {owner} died")),
+        (Some(replica), _) if replica.state == ReplicaState::Left => {
+            ("replica_left", format!("replica {owner} left without returning it"))
+        }
+        (Some(_), _) => ("replica_silent", format!("replica {owner} fell silent and was judged dead")),
+        (None, _) => ("replica_unknown", format!("replica {owner} is not known")),
+    };
+    let ending = Ending::because(Outcome::Lost, reason, &message);
+    let evidence = serde_json::json!({
+        "replica_id": owner,
+        "host": held.owner.as_ref().map(|owner| owner.host.clone()),
+        "last_heartbeat_at": held.owner.as_ref().map_or(held.last_heartbeat_at, |owner| owner.last_heartbeat_at),
+        "beat": held.owner.as_ref().map(|owner| owner.beat),
+        "granted_at": held.lease.granted_at,
+        "replica_verdict": burial.as_ref().map(|verdict| serde_json::json!({
+            "id": verdict.id, "reason": verdict.reason, "judged_by": verdict.judged_by, "evidence": verdict.evidence,
+        })),
+    });
+    let judge = burial.as_ref().map_or(life.id, |verdict| verdict.judged_by);
+    rescued(life, held, ending, reason, evidence, judge)
+}
+
+/// Ends the attempt of an owner that is gone, as was observed of it.
+pub(crate) fn rescued(
+    life: &Life,
+    held: &Held,
+    ending: Ending,
+    reason: &str,
+    evidence: serde_json::Value,
+    judged_by: ReplicaId,
+) -> Settlement {
+    let chance = life.core.env.chance();
+    let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, chance);
+    let verdict = Verdict {
+        id: VerdictId(life.core.new_id()),
+        at: life.core.now(),
+        subject: Subject { kind: SubjectKind::Run, id: held.lease.run_id.to_string() },
+        judgement: Judgement::Lost,
+        reason: reason.to_string(),
+        evidence: Json::of(&evidence),
+        judged_by,
+        run_id: Some(held.lease.run_id),
+        attempt: Some(held.lease.attempt),
+        then: next.describe(&standing),
+    };
+    let mut shown = held.lease.shown();
+    shown.rescue = true;
+    let owner_beat = held.owner.as_ref().map(|owner| owner.last_heartbeat_at);
+    Settlement {
+        shown,
+        spec: held.spec.clone(),
+        ending,
+        next,
+        standing,
+        last_heartbeat_at: Some(last_heartbeat(&held.spec.policy, held.last_heartbeat_at, owner_beat)),
+        verdict: Some(verdict),
+    }
+}

@@ -145,17 +145,21 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
 
 /// Settles the attempt as judged and stops its performer, which keeps its slot until it has ended.
 async fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, stopping: Stopping) {
-    match work.condemn(conclusion) {
+    let now = match work.condemn(conclusion) {
         Condemned::Already => return,
-        Condemned::AfterItsEnd => {}
-        Condemned::Now(conclusion) => life.settle(work, conclusion).await,
-    }
+        Condemned::AfterItsEnd => None,
+        Condemned::Now(conclusion) => Some(conclusion),
+    };
+    // Told first: from here on no heartbeat is answered as if it counted.
     match (stopping, work.terms.grace) {
         (Stopping::AtOnce, _) | (Stopping::Asked, Some(Duration::ZERO)) => work.kill(Stop::Judged),
         (Stopping::Asked, grace) => {
             work.ask_stop(Stop::Judged);
             work.vital().kill_at = grace.map(|grace| life.core.env.boot() + grace);
         }
+    }
+    if let Some(conclusion) = now {
+        life.settle(work, conclusion).await;
     }
 }
 

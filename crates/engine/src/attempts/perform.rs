@@ -51,6 +51,7 @@ impl Life {
 
     async fn performed(self: Arc<Life>, work: Arc<Work>) {
         let crew = self.crew(work.crew);
+        work.begins(self.core.env.boot());
         let post = self.post(work.crew);
         let performing = AssertUnwindSafe(crew.performer.perform(&post, &work)).catch_unwind();
         let conclusion = tokio::select! {

@@ -114,6 +114,13 @@ impl Work {
         }
     }
 
+    /// Its performer begins: whatever it waited for here until now is not its silence.
+    pub(super) fn begins(&self, now: BootInstant) {
+        let mut vital = self.vital();
+        vital.last_beat = vital.last_beat.max(now);
+        vital.last_progress = vital.last_progress.max(now);
+    }
+
     pub(crate) fn awaits_store(self: &Arc<Work>) -> AwaitsStore {
         self.vital().checkpoints_waiting += 1;
         AwaitsStore(self.clone())

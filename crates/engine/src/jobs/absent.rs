@@ -14,10 +14,24 @@ const BATCH: usize = 500;
 /// Since when each lease of a host without any replica was seen to be so, by this replica.
 #[derive(Default)]
 pub(super) struct Absent {
-    since: BTreeMap<Token, (Lease, BootInstant)>,
+    since: BTreeMap<Token, (LastSeen, BootInstant)>,
     /// Since when each host that waiting runs belong to was seen to have no replica.
     hosts: BTreeMap<String, BootInstant>,
     looked: Option<BootInstant>,
+}
+
+/// What the store says of a lease, and of the last beat of its owner. Where either is another than before, somebody
+/// was there between two looks.
+#[derive(Clone, Debug, PartialEq)]
+struct LastSeen {
+    lease: Lease,
+    beat: Option<u64>,
+}
+
+impl LastSeen {
+    fn of(held: &Held) -> LastSeen {
+        LastSeen { lease: held.lease.clone(), beat: held.owner.as_ref().map(|owner| owner.beat) }
+    }
 }
 
 /// Jobs of a host that no replica has returned to for the whole window, as watched from here, are lost.
@@ -57,10 +71,10 @@ pub(super) async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(),
     let tokens: BTreeSet<Token> = orphans.iter().map(|held| held.lease.token).collect();
     absent.since.retain(|token, _| tokens.contains(token));
     for held in orphans {
-        let (lease, since) = absent.since.entry(held.lease.token).or_insert_with(|| (held.lease.clone(), now));
-        // Its host was back between two looks, and its owner is another one since.
-        if *lease != held.lease && core.settings.hole != Some(Hole::ReturnOverlooked) {
-            (*lease, *since) = (held.lease.clone(), now);
+        let seen = LastSeen::of(&held);
+        let (before, since) = absent.since.entry(held.lease.token).or_insert_with(|| (seen.clone(), now));
+        if *before != seen && core.settings.hole != Some(Hole::ReturnOverlooked) {
+            (*before, *since) = (seen, now);
         }
         let since = *since;
         if host(&held).is_some_and(|host| never_returns(life, &host)) {

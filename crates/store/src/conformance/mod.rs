@@ -370,6 +370,7 @@ macro_rules! conformance {
                 the_next_command_goes_by_the_new_definition
                 a_node_removed_in_flight_does_no_harm
                 a_removed_node_that_comes_back_is_computed_anew
+                a_node_whose_run_ended_while_it_was_removed_is_computed_when_it_comes_back
                 an_execution_of_an_older_version_stays_until_something_newer_is_applied
                 a_start_takes_the_definition_that_counts_for_its_version
                 a_gate_that_a_new_definition_shuts_takes_the_value_and_the_run

@@ -1,7 +1,7 @@
 use super::fixture::Fixture;
 use super::steps::{compute, epoch, graph, result, setting, sum, tasked, values, with};
 use crate::{Start, Started};
-use everbeat_model::graph::{Graph, Status};
+use everbeat_model::graph::Graph;
 use everbeat_model::{ExecutionId, RunState};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ pub(super) async fn a_node_removed_in_flight_does_no_harm(t: &Fixture) {
     t.catch_up().await;
     t.end(result(&claimed, &json!("late"))).await;
     t.catch_up().await;
-    assert_eq!((t.content(id, "c").await, t.status(id, "c").await), (None, Status::Done));
+    assert_eq!(t.content(id, "c").await, None);
+    assert!(t.stored(id).await.execution.computation("c").is_none(), "nothing is known of it any more");
     let peek = t.value(id, "c").await.expect("value").expect("it exists");
     assert!(!peek.known && peek.cell.is_none());
     let peek = t.value(id, "d").await.expect("value").expect("it exists");
@@ -91,6 +92,21 @@ pub(super) async fn a_removed_node_that_comes_back_is_computed_anew(t: &Fixture)
     t.catch_up().await;
     t.perform(id, "c", json!("c2")).await;
     assert_eq!(t.content(id, "c").await, Some(json!("c2")));
+    t.sound().await;
+}
+
+pub(super) async fn a_node_whose_run_ended_while_it_was_removed_is_computed_when_it_comes_back(t: &Fixture) {
+    let (with_c, without) = (json!(["a", compute("c", &["a"])]), json!(["a"]));
+    let id = t.begin_new(&version(1, with_c.clone()), json!({"a": 1})).await;
+    let claimed = t.lease_of(id, "c").await;
+    t.define(&version(2, without)).await;
+    t.catch_up().await;
+    t.end(result(&claimed, &json!("late"))).await;
+    t.catch_up().await;
+    t.define(&version(3, with_c)).await;
+    t.catch_up().await;
+    t.perform(id, "c", json!("anew")).await;
+    assert_eq!(t.content(id, "c").await, Some(json!("anew")));
     t.sound().await;
 }
 

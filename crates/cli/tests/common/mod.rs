@@ -185,7 +185,7 @@ impl Server {
             }
         };
         let stderr = File::create(&log).expect("a log file");
-        let child = options.command().stderr(stderr).spawn().expect("the binary starts");
+        let child = patiently(|| options.command().stderr(stderr.try_clone().expect("a log file")).spawn());
         // No connection is kept: a server that was killed and replaced answers on a new one.
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -197,7 +197,7 @@ impl Server {
 
     /// Runs a server that is expected to end by itself.
     pub(crate) fn run_to_end(options: Options) -> Output {
-        options.command().output().expect("the binary runs")
+        patiently(|| options.command().output())
     }
 
     pub(crate) fn wait_ready(&mut self) {
@@ -414,6 +414,15 @@ pub(crate) fn ready_at(said: &str) -> Option<String> {
 /// No test waits longer for a server to begin, or for what it was asked. The machine may be busy.
 pub(crate) const START: Duration = Duration::from_secs(120);
 pub(crate) const FINISH: Duration = Duration::from_secs(120);
+
+/// Starts a program. A script that was written just now may still be open in a child that another thread is starting:
+/// the kernel does not run it until that one has begun.
+fn patiently<T>(mut start: impl FnMut() -> std::io::Result<T>) -> T {
+    until(FINISH, "the binary may be run", || match start() {
+        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+        started => Some(started.expect("the binary starts")),
+    })
+}
 
 /// Looks again and again until there is something; fails after the limit.
 #[allow(clippy::disallowed_methods, reason = "processes are watched from outside, on the real clock")]

@@ -122,6 +122,11 @@ impl JobFolder {
         }
     }
 
+    /// Whether it was deleted since it was opened: no name leads to it any more, nor ever will.
+    pub(crate) fn is_deleted(&self) -> bool {
+        fs::fstat(&self.dir).is_ok_and(|folder| folder.st_nlink == 0)
+    }
+
     /// Opens a folder by its own path.
     pub fn open_path(path: &Path) -> io::Result<JobFolder> {
         let absolute = std::path::absolute(path)?;

@@ -113,3 +113,14 @@ fn an_ended_shim_lingers_until_it_is_acknowledged_and_no_longer_than_it_should()
     job.await_no_shim();
     assert_eq!(job.exited().exit_code, Some(0));
 }
+
+#[test]
+fn a_shim_whose_folder_was_deleted_leaves_although_nobody_takes_its_exit() {
+    let script = "echo up > up; while [ -e \"$PWD\" ]; do sleep 0.02; done";
+    let job = Job::with(&["/bin/sh", "-c", script], |spec| spec.linger_ms = 20).start();
+    job.await_file("up");
+    // It beats into the folder all the while.
+    eventually("the folder is deleted", || std::fs::remove_dir_all(job.folder.path()).is_ok().then_some(()));
+    job.await_no_shim();
+    assert!(job.processes().is_empty());
+}

@@ -182,8 +182,10 @@ impl Shim {
 
     fn is_done(&self) -> bool {
         let Phase::Exited { until } = self.phase else { return false };
-        // An exit that is not on the disk is known here alone: it waits for somebody to take it.
-        self.acknowledged || (self.recorded && (self.terminated || clock::boot_ms() >= until))
+        // An exit that is not on the disk is known here alone: it waits for somebody to take it, unless its folder was
+        // deleted, and with it every way to come here.
+        let may_leave = self.recorded || self.folder.is_deleted();
+        self.acknowledged || (may_leave && (self.terminated || clock::boot_ms() >= until))
     }
 
     fn wait(&mut self) -> Vec<Ready> {

@@ -35,6 +35,15 @@ pub struct Run {
     pub checkpoint: Option<Json>,
 }
 
+impl Run {
+    /// What it holds of its users' data.
+    pub fn bytes(&self) -> usize {
+        let spec = &self.spec;
+        let all = [Some(&spec.input), spec.args.as_ref(), self.result.as_ref(), self.checkpoint.as_ref()];
+        all.into_iter().flatten().map(|json| json.as_str().len()).sum()
+    }
+}
+
 /// What a run is, fixed when it is enqueued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {

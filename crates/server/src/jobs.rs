@@ -246,9 +246,8 @@ pub(crate) async fn list_jobs(State(app): State<App>, params: Params) -> Result<
         limit: limit + 1,
         ..RunFilter::default()
     };
-    let jobs = app.engine.jobs(filter).await?;
-    let items = jobs.into_iter().map(JobJson::from).collect();
-    Ok(Answer(Page::cut(items, limit, |job| job.job_id.to_string())))
+    let jobs = app.engine.jobs(filter).await?.map(JobJson::from);
+    Ok(Answer(Page::of_part(jobs, limit, |job| job.job_id.to_string())))
 }
 
 /// One job; with `wait=finished`, once it is finished.

@@ -1,6 +1,7 @@
 use crate::params::Params;
 use crate::problem::Result;
 use everbeat_model::Invalid;
+use everbeat_store::Part;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -30,8 +31,14 @@ pub(crate) fn limit(params: &Params, default: usize) -> Result<usize> {
 
 impl<T> Page<T> {
     /// Of items of which one more than `limit` was asked for, so that it is known whether more follow.
-    pub(crate) fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
-        let more = items.len() > limit;
+    pub(crate) fn cut(items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
+        Page::of_part(Part { items, cut_short: false }, limit, cursor)
+    }
+
+    /// The same of a part that may have ended early since its items are large.
+    pub(crate) fn of_part(part: Part<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
+        let Part { mut items, cut_short } = part;
+        let more = cut_short || items.len() > limit;
         items.truncate(limit);
         let next_cursor = if more { items.last().map(cursor) } else { None };
         Page { items, next_cursor }

@@ -133,7 +133,7 @@ impl From<RunView> for RunJson {
     }
 }
 
-/// Runs, newest first.
+/// Runs, newest first. A page of large runs has fewer than `limit`: go on while there is a `next_cursor`.
 #[utoipa::path(get, path = "/api/v1/runs", tag = "runs",
     params(
         ("state" = inline(Option<RunStateName>), Query),
@@ -155,9 +155,8 @@ pub(crate) async fn list_runs(State(app): State<App>, params: Params) -> Result<
         before: params.id("cursor")?,
         limit: limit + 1,
     };
-    let runs = app.engine.runs(filter).await?;
-    let items = runs.into_iter().map(RunJson::from).collect();
-    Ok(Answer(Page::cut(items, limit, |run| run.id.to_string())))
+    let runs = app.engine.runs(filter).await?.map(RunJson::from);
+    Ok(Answer(Page::of_part(runs, limit, |run| run.id.to_string())))
 }
 
 /// One run; with `wait=finished`, once it is finished.

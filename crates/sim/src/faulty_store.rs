@@ -13,7 +13,7 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Token, Verdict, VerdictId};
 use everbeat_store::{
-    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Ids, Joined, Memory, News, Noun,
+    Audit, Audits, Cancelled, Claim, Enqueue, Enqueued, EventPage, Events, Held, Ids, Joined, Memory, News, Noun, Part,
     Promoted, Queues, Renewal, Reopened, Replicas, Result, RunFilter, Runs, Sign, Signed, Sweeps, Tasks, VerdictFilter,
     Verdicts, WakeSignal, Wakes, Which,
 };
@@ -234,7 +234,7 @@ impl Runs for FaultyStore {
         self.call("finished", move |store| async move { store.finished(runs).await }).await
     }
 
-    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+    async fn runs(&self, filter: RunFilter) -> Result<Part<Run>> {
         self.call("runs", move |store| async move { store.runs(filter).await }).await
     }
 

@@ -91,6 +91,12 @@ pub(crate) struct RunCells {
 }
 
 impl RunCells {
+    /// As [`Run::bytes`] counts them.
+    pub(crate) fn bytes(&self) -> usize {
+        let some = [&self.spec.args, &self.result, &self.checkpoint];
+        self.spec.input.len() + some.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+
     pub(crate) fn read(self, policies: &mut Policies) -> Result<Run> {
         let spec = self.spec.read(self.id, policies)?;
         let owner = self.owner_heartbeat_at.map(StoreTime);

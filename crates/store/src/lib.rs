@@ -33,8 +33,8 @@ pub use memory::Memory;
 pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
-    Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, Promoted, Reopened, RunFilter, Runs, Sign, Signed, Which,
-    last_heartbeat,
+    Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, LIST_BYTES, Part, Promoted, Reopened, RunFilter, Runs,
+    Sign, Signed, Which, last_heartbeat,
 };
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};

@@ -73,8 +73,9 @@ pub trait Runs {
     /// them looks again.
     async fn finished(&self, runs: Vec<RunId>) -> Result<Vec<RunId>>;
 
-    /// Newest first.
-    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>>;
+    /// Newest first. No more than [`LIST_BYTES`] besides the last one: runs may be large, and a list of them is read as
+    /// a whole.
+    async fn runs(&self, filter: RunFilter) -> Result<Part<Run>>;
 
     /// Oldest first, the running one included.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
@@ -205,6 +206,23 @@ pub fn last_heartbeat(policy: &Policy, signed: StoreTime, owner: Option<StoreTim
     match policy.heartbeat {
         HeartbeatMode::Auto => owner.map_or(signed, |beat| beat.max(signed)),
         HeartbeatMode::Manual => signed,
+    }
+}
+
+/// A list ends with the run by which it has as many bytes of inputs, results and checkpoints.
+pub const LIST_BYTES: usize = 16 << 20;
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part<T> {
+    pub items: Vec<T>,
+    /// It would have had more, had they not been so large.
+    pub cut_short: bool,
+}
+
+impl<T> Part<T> {
+    pub fn map<U>(self, each: impl FnMut(T) -> U) -> Part<U> {
+        Part { items: self.items.into_iter().map(each).collect(), cut_short: self.cut_short }
     }
 }
 

@@ -319,9 +319,9 @@ impl Engine {
             let filter =
                 RunFilter { state: Some(state), kind: Some(Kind::Job), before, limit: PAGE, ..RunFilter::default() };
             let page = self.jobs(filter).await?;
-            let full = page.len() == PAGE;
-            all.extend(page);
-            if !full || all.len() >= MOST_REPORTED {
+            let more = page.cut_short || page.items.len() == PAGE;
+            all.extend(page.items);
+            if !more || all.len() >= MOST_REPORTED {
                 return Ok(all);
             }
         }

@@ -4,7 +4,7 @@ use crate::{Engine, Error, Result, RunView};
 use everbeat_model::job::{Command, KnownExit};
 use everbeat_model::run::Kind;
 use everbeat_model::{RunId, RunState};
-use everbeat_store::RunFilter;
+use everbeat_store::{Part, RunFilter};
 use serde::{Deserialize, Serialize};
 
 /// A job as this replica sees it.
@@ -73,10 +73,10 @@ impl Engine {
         views.pop().ok_or_else(|| Error::NotFound { what: "job", id: id.to_string() })
     }
 
-    /// Newest first.
-    pub async fn jobs(&self, filter: RunFilter) -> Result<Vec<JobView>> {
-        let runs = self.runs(RunFilter { kind: Some(Kind::Job), ..filter }).await?;
-        Ok(self.job_views(runs).await)
+    /// Newest first; fewer than asked for where they are large.
+    pub async fn jobs(&self, filter: RunFilter) -> Result<Part<JobView>> {
+        let Part { items, cut_short } = self.runs(RunFilter { kind: Some(Kind::Job), ..filter }).await?;
+        Ok(Part { items: self.job_views(items).await, cut_short })
     }
 
     pub(super) async fn job_views(&self, runs: Vec<RunView>) -> Vec<JobView> {

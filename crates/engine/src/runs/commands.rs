@@ -6,7 +6,7 @@ use crate::engine::lock;
 use crate::{Engine, Error, Result, within};
 use everbeat_model::run::{Kind, Spec, check_key, check_name, check_task_name};
 use everbeat_model::{Attempt, Invalid, Json, NewRun, Parent, Policy, PolicyPatch, ReplicaId, Run, RunId, StoreTime};
-use everbeat_store::{Cancelled, Enqueue, Enqueued, Idempotency, Reopened, RunFilter};
+use everbeat_store::{Cancelled, Enqueue, Enqueued, Idempotency, Part, Reopened, RunFilter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,9 +130,9 @@ impl Engine {
         Ok(self.view(self.stored_run(id).await?))
     }
 
-    pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunView>> {
-        let runs = self.core.store.runs(filter).await?;
-        Ok(runs.into_iter().map(|run| self.view(run)).collect())
+    /// Newest first; fewer than asked for where they are large.
+    pub async fn runs(&self, filter: RunFilter) -> Result<Part<RunView>> {
+        Ok(self.core.store.runs(filter).await?.map(|run| self.view(run)))
     }
 
     pub async fn attempts(&self, id: RunId) -> Result<Vec<Attempt>> {

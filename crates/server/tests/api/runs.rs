@@ -1,4 +1,4 @@
-use crate::common::{idle, request, start};
+use crate::common::{Server, idle, request, start};
 use axum::body::Body;
 use axum::http::StatusCode;
 use everbeat_server::Config;
@@ -98,16 +98,7 @@ async fn lists_are_newest_first_filtered_and_paged_without_gap_or_repeat() {
         ids.push(server.submit(json!({"task": "echo", "queue": queue, "input": n})).await);
     }
     ids.reverse();
-    let (mut seen, mut path) = (Vec::new(), "/api/v1/runs?limit=3".to_string());
-    loop {
-        let page = server.get(&path).await.ok();
-        let items = page["items"].as_array().expect("items");
-        seen.extend(items.iter().map(|run| run["id"].as_str().expect("an id").to_string()));
-        match page["next_cursor"].as_str() {
-            Some(cursor) => path = format!("/api/v1/runs?limit=3&cursor={cursor}"),
-            None => break,
-        }
-    }
+    let seen = pages(&server, 3).await.concat();
     assert_eq!(seen, ids);
     let count = async |query: &str| {
         let page = server.get(&format!("/api/v1/runs?{query}")).await.ok();
@@ -118,6 +109,35 @@ async fn lists_are_newest_first_filtered_and_paged_without_gap_or_repeat() {
     assert_eq!(count("queue=even&state=ready&task=echo&kind=task").await, 4);
     assert_eq!(count("state=running").await, 0);
     assert_eq!(count("kind=job").await, 0);
+}
+
+/// The ids of all runs, by pages.
+async fn pages(server: &Server, limit: usize) -> Vec<Vec<String>> {
+    let mut pages = Vec::new();
+    let mut path = format!("/api/v1/runs?limit={limit}");
+    loop {
+        let page = server.get(&path).await.ok();
+        let items = page["items"].as_array().expect("items");
+        pages.push(items.iter().map(|run| run["id"].as_str().expect("an id").to_string()).collect());
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/api/v1/runs?limit={limit}&cursor={cursor}"),
+            None => return pages,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_large_runs_ends_early_and_the_next_one_goes_on() {
+    let server = idle(Config::default());
+    let large = "x".repeat(4_000_000);
+    let mut ids = Vec::new();
+    for _ in 0..7 {
+        ids.push(server.submit(json!({"task": "echo", "input": large})).await);
+    }
+    ids.reverse();
+    let pages = pages(&server, 100).await;
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2]);
+    assert_eq!(pages.concat(), ids);
 }
 
 #[tokio::test]

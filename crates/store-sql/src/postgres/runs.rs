@@ -8,7 +8,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
 use everbeat_store::{
-    Cancelled, Claim, Enqueue, Enqueued, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs, Sign,
+    Signed, Which,
 };
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -96,7 +97,7 @@ impl Runs for Postgres {
         Ok(rows.iter().map(|row| RunId(row.get(0))).collect())
     }
 
-    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+    async fn runs(&self, filter: RunFilter) -> Result<Part<Run>> {
         // The page is found through the table that is the state, before the rest is joined to it.
         let from = match filter.state {
             None => "run r where true",
@@ -109,17 +110,20 @@ impl Runs for Postgres {
         };
         let key = if filter.state.is_some() { "x.run_id" } else { "r.id" };
         let sql = format!(
-            "select {RUN_COLUMNS} from (\
+            "select * from (\
+               select {RUN_COLUMNS}, count(*) over (), {BYTES_BEFORE} as bytes_before from (\
                select r.* from {from} and ($1::uuid is null or {key} < $1) and ($2::text is null or r.task = $2) \
                  and ($3::text is null or r.queue = $3) and ($4::text is null or r.kind = $4) \
                order by {key} desc limit $5) r \
-             {RUN_JOINS} order by r.id desc"
+             {RUN_JOINS}) page where bytes_before < {LIST_BYTES} order by 1 desc"
         );
         let (before, kind) = (filter.before.map(|before| before.0), filter.kind.map(|kind| kind.as_str()));
         let rows =
             self.read().query(&sql, &[&before, &filter.task, &filter.queue, &kind, &limit(filter.limit)]).await?;
         let mut policies = Policies::default();
-        Ok(readable(rows.iter().map(|row| run_cells(row).read(&mut policies))))
+        let found: i64 = rows.first().map_or(0, |row| row.get(FOUND));
+        let cut_short = (rows.len() as i64) < found;
+        Ok(Part { items: readable(rows.iter().map(|row| run_cells(row).read(&mut policies))), cut_short })
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
@@ -135,6 +139,14 @@ impl Runs for Postgres {
         forget::forget_runs(&self.slow, keep, limit).await
     }
 }
+
+/// Where the number of runs on the page stands, after all columns of a run.
+const FOUND: usize = 29;
+
+/// What all newer runs of the page hold, as `Run::bytes` counts. A length is known without reading what is long.
+const BYTES_BEFORE: &str = "coalesce(sum(octet_length(r.input) + coalesce(octet_length(r.args), 0) \
+  + coalesce(octet_length(d.result), 0) + coalesce(octet_length(s.checkpoint), 0)) \
+  over (order by r.id desc rows between unbounded preceding and 1 preceding), 0)";
 
 fn attempt_cells(row: &Row) -> AttemptCells {
     AttemptCells {

@@ -9,7 +9,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
 use everbeat_model::{Attempt, NewRun, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
 use everbeat_store::{
-    Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign, Signed, Which,
+    Cancelled, Claim, Enqueue, Enqueued, Error, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs,
+    Sign, Signed, Which,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl Runs for Sqlite {
         self.readers.read(move |connection| finished(connection, runs)).await
     }
 
-    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+    async fn runs(&self, filter: RunFilter) -> Result<Part<Run>> {
         self.readers.read(move |connection| runs(connection, &filter)).await
     }
 
@@ -154,7 +155,7 @@ fn finished(connection: &Connection, runs: Vec<RunId>) -> Outcome<Vec<RunId>> {
     Ok(over)
 }
 
-fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Vec<Run>> {
+fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Part<Run>> {
     // The page is found through the table that is the state, before the rest is joined to it.
     let from = match filter.state {
         None => "run r where true",
@@ -175,10 +176,18 @@ fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Vec<Run>> {
     ))?;
     let before = filter.before.map(|before| before.0.into_bytes());
     let kind = filter.kind.map(|kind| kind.as_str());
-    let found = select.query_map(params![before, filter.task, filter.queue, kind, limit(filter.limit)], run_cells)?;
-    let cells = found.collect::<rusqlite::Result<Vec<RunCells>>>()?;
+    let mut found = select.query(params![before, filter.task, filter.queue, kind, limit(filter.limit)])?;
+    let (mut cells, mut bytes) = (Vec::new(), 0);
+    while bytes < LIST_BYTES
+        && let Some(row) = found.next()?
+    {
+        let run = run_cells(row)?;
+        bytes += run.bytes();
+        cells.push(run);
+    }
+    let cut_short = bytes >= LIST_BYTES && found.next()?.is_some();
     let mut policies = Policies::default();
-    Ok(readable(cells.into_iter().map(|cells| cells.read(&mut policies))))
+    Ok(Part { items: readable(cells.into_iter().map(|cells| cells.read(&mut policies))), cut_short })
 }
 
 fn attempts(connection: &Connection, run: RunId) -> Outcome<Vec<Attempt>> {

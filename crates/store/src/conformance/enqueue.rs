@@ -114,5 +114,5 @@ fn with_key(drafts: Vec<Draft>, key: &str, fingerprint: &str) -> Enqueue {
 }
 
 async fn count(t: &Fixture) -> usize {
-    t.runs(RunFilter { limit: 1000, ..RunFilter::default() }).await.expect("runs").len()
+    t.runs(RunFilter { limit: 1000, ..RunFilter::default() }).await.expect("runs").items.len()
 }

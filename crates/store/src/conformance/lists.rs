@@ -1,8 +1,9 @@
 use super::build::{failure, retry, success};
 use super::fixture::{Fixture, HOUR, MOMENT};
-use crate::RunFilter;
+use super::steps::result;
+use crate::{LIST_BYTES, RunFilter};
 use everbeat_model::run::Kind;
-use everbeat_model::{Next, Run, RunId, RunState};
+use everbeat_model::{Json, Next, Run, RunId, RunState};
 use std::time::Duration;
 
 pub(super) async fn lists_are_newest_first_and_page_without_repeat(t: &Fixture) {
@@ -81,11 +82,12 @@ pub(super) async fn a_list_finds_runs_in_every_state(t: &Fixture) {
         (RunState::Ready, ready),
         (RunState::Cancelled, cancelled),
     ] {
-        let found = t.runs(RunFilter { state: Some(state), limit: 10, ..RunFilter::default() }).await.expect("runs");
+        let found =
+            t.runs(RunFilter { state: Some(state), limit: 10, ..RunFilter::default() }).await.expect("runs").items;
         assert_eq!(found.iter().map(|run| run.id).collect::<Vec<_>>(), [expected], "{state:?}");
         assert_eq!(found[0], t.look(expected).await, "a list shows a run as it shows alone");
     }
-    let all: Vec<Run> = t.runs(RunFilter { limit: 10, ..RunFilter::default() }).await.expect("runs");
+    let all: Vec<Run> = t.runs(RunFilter { limit: 10, ..RunFilter::default() }).await.expect("runs").items;
     assert_eq!(all.len(), 6);
     for run in all {
         assert_eq!(run, t.look(run.id).await);
@@ -150,6 +152,33 @@ pub(super) async fn thousands_of_runs_are_asked_about_at_once(t: &Fixture) {
     assert_eq!(t.finished(unknown.clone()).await.expect("finished"), unknown);
 }
 
+pub(super) async fn a_list_of_large_runs_ends_early_and_goes_on(t: &Fixture) {
+    let large = Json::of(&"x".repeat(3 << 20));
+    let mut expected = Vec::new();
+    for _ in 0..11 {
+        let mut draft = t.draft();
+        draft.spec.input = large.clone();
+        expected.push(t.accept(draft).await);
+    }
+    expected.reverse();
+    let replica = t.replica().await;
+    let ended: Vec<_> = t.take(replica, 4).await.iter().map(|claimed| result(claimed, &large.value())).collect();
+    t.settle(ended).await.expect("settle");
+    let mut seen: Vec<RunId> = Vec::new();
+    loop {
+        let filter = RunFilter { before: seen.last().copied(), limit: 100, ..RunFilter::default() };
+        let part = t.runs(filter).await.expect("runs");
+        let bytes: usize = part.items.iter().map(Run::bytes).sum();
+        let last = part.items.last().map_or(0, Run::bytes);
+        assert!(bytes - last < LIST_BYTES && (!part.cut_short || bytes >= LIST_BYTES), "{bytes}, {}", part.cut_short);
+        seen.extend(part.items.iter().map(|run| run.id));
+        if !part.cut_short {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+}
+
 async fn list(t: &Fixture, filter: RunFilter) -> Vec<RunId> {
-    t.runs(filter).await.expect("runs").into_iter().map(|run| run.id).collect()
+    t.runs(filter).await.expect("runs").items.into_iter().map(|run| run.id).collect()
 }

@@ -173,6 +173,7 @@ macro_rules! conformance {
                 a_lease_index_pages_in_order_of_run_id
                 finished_names_what_is_over_in_the_order_given
                 thousands_of_runs_are_asked_about_at_once
+                a_list_of_large_runs_ends_early_and_goes_on
             }
             replicas {
                 a_replica_joins_active_with_its_own_settings

@@ -95,7 +95,7 @@ pub(super) async fn runs_that_finish_at_once_lose_no_result(t: &Fixture) {
         }
         assert_eq!(t.all_computing(id).await, ["join"], "once");
         let joins = RunFilter { task: Some("join".to_string()), limit: 100, ..RunFilter::default() };
-        assert_eq!(t.runs(joins).await.expect("runs").len(), round + 1, "no run of it was made and stopped");
+        assert_eq!(t.runs(joins).await.expect("runs").items.len(), round + 1, "no run of it was made and stopped");
         t.sound().await;
     }
 }
@@ -376,7 +376,7 @@ pub(super) async fn args_and_parent_are_read_back_everywhere(t: &Fixture) {
     let run = t.computing(id, "total.of-all").await.expect("computed");
     let claimed = t.lease_of(id, "total.of-all").await;
     let nodes = RunFilter { kind: Some(Kind::Node), limit: 10, ..RunFilter::default() };
-    let listed = t.runs(nodes).await.expect("runs");
+    let listed = t.runs(nodes).await.expect("runs").items;
     assert_eq!(listed.iter().map(|run| run.id).collect::<Vec<_>>(), [run]);
     let specs = [t.look(run).await.spec, listed[0].spec.clone(), claimed.spec.clone(), t.held_of(run).await.spec];
     for spec in specs {
@@ -514,7 +514,9 @@ pub(super) async fn callbacks_are_runs_made_with_the_change(t: &Fixture) {
     t.set(id, json!({"a": 2})).await;
     t.break_down(id, "total").await;
     let mut told: Vec<(String, Value)> = Vec::new();
-    for run in t.runs(RunFilter { kind: Some(Kind::Task), limit: MANY, ..RunFilter::default() }).await.expect("runs") {
+    for run in
+        t.runs(RunFilter { kind: Some(Kind::Task), limit: MANY, ..RunFilter::default() }).await.expect("runs").items
+    {
         assert!(run.spec.parent.is_none() && run.state == RunState::Ready);
         let input = run.spec.input.value();
         assert_eq!(input["execution"], json!(id));

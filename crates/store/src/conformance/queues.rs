@@ -17,7 +17,7 @@ pub(super) async fn a_queue_counts_what_stands_in_it(t: &Fixture) {
     assert_eq!(t.queues().await.expect("queues"), [queue("a", 0, 1, 0), queue("b", 1, 1, 2)], "by name");
     t.end(success(&claimed[0])).await;
     assert_eq!(t.queues().await.expect("queues")[1], queue("b", 1, 1, 1));
-    for run in t.runs(crate::RunFilter { limit: 10, ..Default::default() }).await.expect("runs") {
+    for run in t.runs(crate::RunFilter { limit: 10, ..Default::default() }).await.expect("runs").items {
         t.cancel(run.id).await.expect("cancel");
     }
     assert_eq!(t.queues().await.expect("queues"), [queue("b", 0, 0, 1)], "what is empty is not listed");

@@ -142,6 +142,6 @@ pub(super) async fn an_idempotency_key_outlives_its_run_for_a_day(t: &Fixture) {
 }
 
 async fn list(t: &Fixture) -> Vec<RunId> {
-    let runs = t.runs(RunFilter { limit: 100, ..RunFilter::default() }).await.expect("runs");
+    let runs = t.runs(RunFilter { limit: 100, ..RunFilter::default() }).await.expect("runs").items;
     runs.into_iter().map(|run| run.id).collect()
 }

@@ -111,7 +111,7 @@ pub(super) async fn a_replica_does_not_beat_for_an_attempt_that_beats_by_hand(t:
     let Renewal::Renewed { now, .. } = t.renew(replica).await.expect("renew") else { panic!("it is active") };
     assert_eq!(t.look(vouched_for).await.last_heartbeat_at, Some(now));
     assert_eq!(t.look(by_hand).await.last_heartbeat_at, Some(granted_at), "it has not been heard of since");
-    let page = t.runs(RunFilter { limit: 10, ..RunFilter::default() }).await.expect("runs");
+    let page = t.runs(RunFilter { limit: 10, ..RunFilter::default() }).await.expect("runs").items;
     assert_eq!(page.iter().map(|run| run.last_heartbeat_at).collect::<Vec<_>>(), [Some(now), Some(granted_at)]);
     told(t, sign(&claimed[0], None, None)).await;
     t.renew(replica).await.expect("renew");

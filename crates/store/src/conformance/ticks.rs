@@ -27,7 +27,7 @@ async fn looked(t: &Fixture) -> Looked {
 
 async fn reminders(t: &Fixture) -> usize {
     let filter = RunFilter { task: Some("remind".to_string()), limit: 1000, ..RunFilter::default() };
-    t.runs(filter).await.expect("runs").len()
+    t.runs(filter).await.expect("runs").items.len()
 }
 
 fn within_the_hour(next_in: Option<Duration>) -> bool {

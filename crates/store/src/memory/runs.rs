@@ -1,8 +1,8 @@
 use super::Memory;
 use super::state::{DoneRow, LeaseRow, State};
 use crate::{
-    AT_ONCE, Cancelled, Claim, Enqueue, Enqueued, Error, Held, Promoted, Reopened, Result, RunFilter, Runs, Sign,
-    Signed, Which,
+    AT_ONCE, Cancelled, Claim, Enqueue, Enqueued, Error, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter,
+    Runs, Sign, Signed, Which,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
@@ -306,7 +306,7 @@ impl Runs for Memory {
         Ok(runs.into_iter().filter(over).collect())
     }
 
-    async fn runs(&self, filter: RunFilter) -> Result<Vec<Run>> {
+    async fn runs(&self, filter: RunFilter) -> Result<Part<Run>> {
         let state = self.lock();
         let older = state.runs.iter().rev().filter(|(id, _)| filter.before.is_none_or(|before| **id < before));
         let matching = older.filter(|(_, row)| {
@@ -315,7 +315,15 @@ impl Runs for Memory {
                 && filter.kind.is_none_or(|kind| row.spec.kind == kind)
         });
         let runs = matching.filter_map(|(id, _)| state.run(*id));
-        Ok(runs.filter(|run| filter.state.is_none_or(|state| run.state == state)).take(filter.limit).collect())
+        let mut wanted = runs.filter(|run| filter.state.is_none_or(|state| run.state == state)).take(filter.limit);
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while bytes < LIST_BYTES
+            && let Some(run) = wanted.next()
+        {
+            bytes += run.bytes();
+            items.push(run);
+        }
+        Ok(Part { items, cut_short: wanted.next().is_some() })
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {

@@ -116,7 +116,7 @@ impl Side {
             Op::Record(verdicts) => say(store.record(verdicts).await),
             Op::Finished(runs) => say(store.finished(runs).await),
             Op::Runs(filter) => {
-                let runs = store.runs(filter).await.expect("runs");
+                let runs = store.runs(filter).await.expect("runs").items;
                 runs.into_iter().map(|run| view.run(run)).collect()
             }
             Op::Verdicts(filter) => {

@@ -9,7 +9,7 @@ impl Side {
         let (store, view) = (self.store.clone(), &mut self.view);
         let mut state = String::new();
         (self.running, self.finished) = (Vec::new(), Vec::new());
-        for run in store.runs(RunFilter { limit: ALL, ..RunFilter::default() }).await.expect("runs") {
+        for run in store.runs(RunFilter { limit: ALL, ..RunFilter::default() }).await.expect("runs").items {
             match run.state {
                 RunState::Running => self.running.push(run.id),
                 state if state.finished() => self.finished.push(run.id),

@@ -105,21 +105,24 @@ fn gather<Q: Batched>(
 async fn write<Q: Batched>(core: &Arc<Core>, batch: Vec<Waiting<Q>>) {
     let (requests, answers): (Vec<Q>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.request, waiting.answer)).unzip();
-    for (answer, outcome) in answers.into_iter().zip(write_in_parts(core, requests).await) {
+    for (answer, outcome) in answers.into_iter().zip(in_parts(requests, |part| Q::write(core, part)).await) {
         let _nobody_waits_any_more = answer.send(outcome);
     }
 }
 
 /// One request that cannot be stored takes no other with it: a batch that fails for what is in it, or for its size,
 /// is halved.
-async fn write_in_parts<Q: Batched>(core: &Arc<Core>, requests: Vec<Q>) -> Vec<Outcome<Q>> {
+async fn in_parts<Q: Clone, A, F>(requests: Vec<Q>, write: impl Fn(Vec<Q>) -> F) -> Vec<Result<A, StoreError>>
+where
+    F: Future<Output = Vec<Result<A, StoreError>>>,
+{
     let mut outcomes = Vec::with_capacity(requests.len());
     let mut open = vec![requests];
     let mut writes = 0;
     while let Some(part) = open.pop() {
         writes += 1;
         let again = (part.len() > 1 && writes < MOST_PARTS).then(|| part.clone());
-        let written = Q::write(core, part).await;
+        let written = write(part).await;
         let failed = written.iter().all(|outcome| outcome.as_ref().is_err_and(StoreError::may_be_content));
         match again.filter(|_| failed) {
             Some(mut first) => {
@@ -130,4 +133,92 @@ async fn write_in_parts<Q: Batched>(core: &Arc<Core>, requests: Vec<Q>) -> Vec<O
         }
     }
     outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[derive(Clone)]
+    struct Part(usize);
+
+    impl Batched for Part {
+        type Answer = usize;
+        const MOST: usize = 10;
+
+        fn weight(&self) -> usize {
+            self.0
+        }
+
+        fn alone(&self) -> bool {
+            self.0 == 0
+        }
+
+        fn write(_core: &Arc<Core>, requests: Vec<Part>) -> BoxFuture<'_, Vec<Outcome<Part>>> {
+            async move { requests.into_iter().map(|part| Ok(part.0)).collect() }.boxed()
+        }
+    }
+
+    /// The weights that go out together, batch by batch.
+    fn batches(weights: &[usize]) -> Vec<Vec<usize>> {
+        let (batcher, mut requests) = Batcher::<Part>::new();
+        for weight in weights {
+            let (answer, _) = oneshot::channel();
+            assert!(batcher.0.try_send(Waiting { request: Part(*weight), answer }).is_ok());
+        }
+        let (mut batches, mut next) = (Vec::new(), requests.try_recv().ok());
+        while let Some(first) = next {
+            let (batch, over) = gather(first, &mut requests);
+            batches.push(batch.iter().map(|waiting| waiting.request.0).collect());
+            next = over.or_else(|| requests.try_recv().ok());
+        }
+        batches
+    }
+
+    #[test]
+    fn a_batch_ends_before_what_would_be_too_much_and_around_what_stands_alone() {
+        assert_eq!(batches(&[4, 4, 2, 1]), [vec![4, 4, 2], vec![1]]);
+        assert_eq!(batches(&[6, 5, 5]), [vec![6], vec![5, 5]]);
+        assert_eq!(batches(&[1, 0, 1, 1]), [vec![1], vec![0], vec![1, 1]]);
+        assert_eq!(batches(&[30, 1]), [vec![30], vec![1]], "one that is too much by itself goes alone");
+    }
+
+    /// Writes numbers; a write with a bad one in it fails as a whole. Answers what became of each, and the writes.
+    async fn written(count: u32, bad: impl Fn(u32) -> bool, error: StoreError) -> (Vec<bool>, usize) {
+        let writes = Cell::new(0);
+        let outcomes = in_parts((0..count).collect(), |part: Vec<u32>| {
+            writes.set(writes.get() + 1);
+            let fails = part.iter().any(|number| bad(*number));
+            let write = |number| if fails { Err(error.clone()) } else { Ok(number) };
+            std::future::ready(part.into_iter().map(write).collect())
+        });
+        let outcomes: Vec<_> = outcomes.await;
+        let in_order = outcomes
+            .iter()
+            .zip(0..)
+            .all(|(outcome, place)| outcome.as_ref().is_ok_and(|is| *is == place) || outcome.is_err());
+        assert!(in_order, "{outcomes:?}");
+        (outcomes.iter().map(Result::is_ok).collect(), writes.get())
+    }
+
+    #[tokio::test]
+    async fn one_that_cannot_be_stored_takes_no_other_with_it() {
+        let broken = StoreError::Bug("for one of them".to_string());
+        let (stored, writes) = written(16, |number| number == 11, broken.clone()).await;
+        assert_eq!(stored.iter().filter(|stored| **stored).count(), 15);
+        assert!(!stored[11]);
+        assert_eq!(writes, 9, "the whole, and two halves at each of four levels");
+        let (stored, writes) = written(1000, |_| true, broken).await;
+        assert!(stored.iter().all(|stored| !stored));
+        assert!(writes <= 2 * MOST_PARTS, "{writes} writes when nothing can be stored");
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_away_is_not_asked_again_in_parts() {
+        let away = StoreError::unavailable(Obstacle::Unreachable, "");
+        let (stored, writes) = written(16, |number| number == 3, away).await;
+        assert!(stored.iter().all(|stored| !stored));
+        assert_eq!(writes, 1);
+    }
 }

@@ -1,3 +1,5 @@
+//! One replica as a library: how it is made, started and drained, and what its lives share.
+
 use crate::attempts::{InProcess, Performer, Work};
 use crate::batch::{self, Batcher};
 use crate::env::{Env, Task, within};

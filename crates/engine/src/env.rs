@@ -1,3 +1,5 @@
+//! Time, chance and new tasks: the door through which they enter.
+
 use everbeat_model::{BootInstant, StoreTime};
 use futures_util::future::BoxFuture;
 use std::future::Future;

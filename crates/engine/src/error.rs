@@ -1,3 +1,5 @@
+//! What the engine answers when it cannot do what was asked.
+
 use everbeat_model::Invalid;
 use everbeat_store::Class;
 use std::collections::BTreeSet;

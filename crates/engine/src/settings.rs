@@ -1,3 +1,5 @@
+//! The settings of a replica, and the times that follow from them.
+
 use crate::{Error, Result};
 use everbeat_model::time::format_duration;
 use everbeat_model::{Hole, Invalid, Policy};

@@ -52,10 +52,12 @@ pub enum Hole {
     WholeBatchWaits,
     /// A job that cannot begin since its host lacks something has failed.
     ShortageFails,
+    /// A judgement that waits for the end of its performer is written before that has ended.
+    EndUnawaited,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 25] = [
+    pub const ALL: [Hole; 26] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -81,5 +83,6 @@ impl Hole {
         Hole::NoLastTimer,
         Hole::WholeBatchWaits,
         Hole::ShortageFails,
+        Hole::EndUnawaited,
     ];
 }

@@ -4,6 +4,7 @@ use crate::executor::Owner;
 use crate::machine::Lack;
 use crate::plan::Fault;
 use crate::shortage::Shortage;
+use crate::worker_faults::WorkerFault;
 use everbeat_model::ReplicaId;
 use everbeat_store::memory::State;
 use std::collections::BTreeMap;
@@ -27,6 +28,10 @@ pub(crate) enum Action {
     Shorten(usize, u64, Lack),
     Submit(u64),
     SubmitJob(u64),
+    /// For a worker.
+    SubmitWork(u64),
+    /// Something happens to some worker.
+    WorkerFault(WorkerFault, u64),
     Cancel,
     Retry,
     /// Clients apply this version of the graphs.

@@ -4,8 +4,9 @@ use crate::executor::Owner;
 use crate::shared::Shared;
 use crate::workload;
 use crate::world::World;
-use everbeat_engine::{Engine, within};
+use everbeat_engine::{Engine, Submit, within};
 use everbeat_model::RunId;
+use everbeat_store::Idempotency;
 use futures_util::FutureExt;
 use std::future::Future;
 use std::time::Duration;
@@ -36,6 +37,11 @@ impl World {
     pub(crate) fn submit(&mut self, serial: u64) {
         let store_now = self.shared.clocks.store(self.shared.now());
         let (submit, idempotency) = workload::submission(&mut self.rng, serial, store_now);
+        self.send(submit, idempotency);
+    }
+
+    /// Asks for a run, twice if that may be asked again.
+    pub(crate) fn send(&mut self, submit: Submit, idempotency: Option<Idempotency>) {
         let shared = self.shared.clone();
         shared.truth().report.unacknowledged += 1;
         let times = if idempotency.is_some() { 2 } else { 1 };

@@ -48,6 +48,7 @@ impl World {
             self.plan_graphs();
         }
         self.plan_shortage();
+        self.plan_workers();
         self.agenda.plan(trouble, Action::Heal);
     }
 
@@ -95,7 +96,7 @@ impl World {
                 network.slow_owner = network.slow_owner.filter(|slow| *slow != owner);
             }
             Action::Shortage(shortage) => {
-                self.tell("no room for some", None);
+                self.tell(shortage.name(), None);
                 self.shared.network().shortage = Some(shortage);
             }
             Action::Restore(copy) => self.restore(*copy),
@@ -108,6 +109,8 @@ impl World {
             }
             Action::Submit(serial) => self.submit(serial),
             Action::SubmitJob(serial) => self.submit_job(serial),
+            Action::SubmitWork(serial) => self.submit_work(serial),
+            Action::WorkerFault(fault, chance) => self.worker_fault(fault, chance),
             Action::Cancel | Action::Retry => {
                 let runs: Vec<_> = self.shared.truth().accepted.iter().copied().collect();
                 if !runs.is_empty() {
@@ -347,7 +350,7 @@ impl World {
         self.shared.trace(|truth| format!("the shim of {} hangs for {} ms", truth.name(job), span / MS));
     }
 
-    fn tell(&mut self, fault: &'static str, owner: Option<Owner>) {
+    pub(crate) fn tell(&mut self, fault: &'static str, owner: Option<Owner>) {
         self.shared.truth().report.fault(fault);
         self.shared.trace(|truth| match owner {
             Some(owner) => format!("FAULT {fault}: {}", truth.label(owner)),
@@ -389,7 +392,7 @@ impl World {
         self.agenda.plan(now + span, Action::Thaw(owner));
     }
 
-    fn thaw(&mut self, owner: Owner) {
+    pub(crate) fn thaw(&mut self, owner: Owner) {
         let now = self.shared.now();
         if self.shared.executor.is_frozen(owner) {
             self.shared.executor.thaw(owner);
@@ -499,6 +502,7 @@ impl World {
             self.shared.truth().close(owner, WindowKind::Cut, now);
         }
         self.end_common();
+        self.heal_workers();
         let mut network = self.shared.network();
         network.cut.clear();
         network.outage = None;

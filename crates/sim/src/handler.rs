@@ -52,7 +52,7 @@ impl Handler for Work {
         let performing = Performing::begin(&self.shared, self.owner, &ctx, script.stops);
         let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let resumed: u64 = ctx.resume().unwrap_or(0);
-        self.check_resumed(run, attempt, resumed);
+        check_resumed(&self.shared, run, attempt, resumed);
         let remaining = script.steps_ms.iter().enumerate().skip(resumed as usize);
         for (place, millis) in remaining {
             let span = Duration::from_millis(*millis);
@@ -66,20 +66,7 @@ impl Handler for Work {
             }
             self.signs(&ctx, &script, place as u64)?;
             if script.checkpoints {
-                let reached = place as u64 + 1;
-                let epoch = self.shared.network().epoch;
-                if let Some(timeout) = script.timeout_ms {
-                    // A checkpoint is a sign of its own, and promises nothing.
-                    let earliest = self.shared.now() + timeout * 1000;
-                    self.shared.truth().not_silent_before.insert((self.owner, run, attempt), earliest);
-                }
-                ctx.checkpoint(&reached).await?;
-                // What a failover in between may have taken back is not promised.
-                if self.shared.network().epoch == epoch {
-                    let mut truth = self.shared.truth();
-                    let known = truth.checkpoints.entry(run).or_default();
-                    *known = reached.max(*known);
-                }
+                script.checkpoint(&self.shared, self.owner, &ctx, place as u64 + 1).await?;
             }
         }
         if attempt <= script.panics_until {
@@ -114,48 +101,83 @@ impl Work {
         let promised = script.promises_ms.map(Duration::from_millis);
         let beat = Beat { done: script.progresses.then_some(done), next_within: promised, ..Beat::default() };
         ctx.heartbeat(beat)?;
-        let (now, key) = (self.shared.now(), (self.owner, ctx.run_id(), ctx.attempt()));
-        let mut truth = self.shared.truth();
-        if let Some(timeout) = script.timeout_ms {
-            truth.not_silent_before.insert(key, now + timeout.max(script.promises_ms.unwrap_or(0)) * 1000);
+        script.beaten(&self.shared, self.owner, ctx);
+        Ok(())
+    }
+}
+
+impl Script {
+    /// The engine was given a sign of life: before its time is over nobody may call the attempt silent or stalled.
+    pub(crate) fn beaten(&self, shared: &Shared, owner: Owner, ctx: &Ctx) {
+        let (now, key) = (shared.now(), (owner, ctx.run_id(), ctx.attempt()));
+        let mut truth = shared.truth();
+        if let Some(timeout) = self.timeout_ms {
+            truth.not_silent_before.insert(key, now + timeout.max(self.promises_ms.unwrap_or(0)) * 1000);
         }
-        if let Some(stall) = script.stall_ms {
+        if let Some(stall) = self.stall_ms {
             truth.not_stalled_before.insert(key, now + stall * 1000);
+        }
+    }
+
+    /// Stores how far the work is. From then on no attempt may begin before that.
+    pub(crate) async fn checkpoint(&self, shared: &Shared, owner: Owner, ctx: &Ctx, reached: u64) -> Result<(), Stop> {
+        let epoch = shared.network().epoch;
+        let counts = !matches!(ctx.check(), Err(Stop::Judged | Stop::Fenced));
+        if let Some(timeout) = self.timeout_ms.filter(|_| counts) {
+            // A checkpoint is a sign of its own, and promises nothing.
+            let earliest = shared.now() + timeout * 1000;
+            shared.truth().not_silent_before.insert((owner, ctx.run_id(), ctx.attempt()), earliest);
+        }
+        ctx.checkpoint(&reached).await?;
+        // What a failover in between may have taken back is not promised.
+        if shared.network().epoch == epoch {
+            let mut truth = shared.truth();
+            let known = truth.checkpoints.entry(ctx.run_id()).or_default();
+            *known = reached.max(*known);
         }
         Ok(())
     }
+}
 
-    /// A checkpoint is acknowledged after its commit, so the next attempt must see it.
-    fn check_resumed(&self, run: RunId, attempt: u32, resumed: u64) {
-        // One that begins after its lease has passed on, as a frozen replica may, knows only its own time.
-        let stands = self
-            .shared
-            .memory
-            .inspect(|state| state.leases.get(&run).is_some_and(|held| held.lease.attempt == attempt));
-        let mut truth = self.shared.truth();
-        let known = truth.checkpoints.get(&run).copied().unwrap_or_default();
-        if stands && resumed < known {
-            let name = truth.name(run);
-            truth.violate("G1", format!("{name} resumes at {resumed}, yet checkpoint {known} was acknowledged"));
-        }
+/// A checkpoint is acknowledged after its commit, so the next attempt must see it.
+pub(crate) fn check_resumed(shared: &Shared, run: RunId, attempt: u32, resumed: u64) {
+    // One that begins after its lease has passed on, as a frozen replica may, knows only its own time.
+    let stands =
+        shared.memory.inspect(|state| state.leases.get(&run).is_some_and(|held| held.lease.attempt == attempt));
+    let mut truth = shared.truth();
+    let known = truth.checkpoints.get(&run).copied().unwrap_or_default();
+    if stands && resumed < known {
+        let name = truth.name(run);
+        truth.violate("G1", format!("{name} resumes at {resumed}, yet checkpoint {known} was acknowledged"));
     }
 }
 
 /// Stands in the truth for as long as the handler's future exists, however it ends.
 pub(crate) struct Performing {
     shared: Arc<Shared>,
-    nonce: u64,
+    pub(crate) nonce: u64,
 }
 
 impl Performing {
+    /// In the process of the replica.
     pub(crate) fn begin(shared: &Arc<Shared>, owner: Owner, ctx: &Ctx, stops: bool) -> Performing {
+        Performing::begin_in(shared, owner, owner, (ctx.run_id(), ctx.attempt()), stops)
+    }
+
+    /// In some process, for a replica.
+    pub(crate) fn begin_in(
+        shared: &Arc<Shared>,
+        process: Owner,
+        owner: Owner,
+        (run, attempt): (RunId, u32),
+        stops: bool,
+    ) -> Performing {
         let shared = shared.clone();
-        let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let queue = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.queue.clone()));
         let mut truth = shared.truth();
         truth.last_nonce += 1;
         let nonce = truth.last_nonce;
-        let performance = Performance { owner, run, attempt, queue: queue.unwrap_or_default(), stops };
+        let performance = Performance { owner, process, run, attempt, queue: queue.unwrap_or_default(), stops };
         truth.performing.insert(nonce, performance);
         truth.performing_changed = true;
         truth.performers.insert(nonce, (owner, run, attempt));

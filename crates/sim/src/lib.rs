@@ -32,6 +32,9 @@ mod shared;
 mod shim;
 mod shortage;
 mod truth;
+mod worker;
+mod worker_faults;
+mod workers;
 mod workload;
 mod world;
 

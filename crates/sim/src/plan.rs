@@ -81,6 +81,8 @@ pub(crate) struct Plan {
     /// Whether replicas perform detached commands, and how many clients ask for.
     pub(crate) performs_jobs: bool,
     pub(crate) jobs: u64,
+    /// Whether replicas have workers.
+    pub(crate) workers: bool,
     pub(crate) focus: Option<Focus>,
 }
 
@@ -188,6 +190,7 @@ impl Plan {
             requests: rng.between(8, 30),
             performs_jobs,
             jobs: rng.between(8, 24),
+            workers: Rng::new(seed, 18).chance(0.4),
             focus: None,
         }
     }

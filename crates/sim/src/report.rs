@@ -156,7 +156,7 @@ impl Report {
 }
 
 /// Every fault there is; each must have fired.
-pub const FAULTS: [&str; 29] = [
+pub const FAULTS: [&str; 34] = [
     "crash",
     "freeze",
     "freeze of several",
@@ -186,10 +186,15 @@ pub const FAULTS: [&str; 29] = [
     "folder of a job taken away",
     "call to a shim fails before",
     "call to a shim fails after",
+    "death of a worker",
+    "worker that is stopped",
+    "worker that is cut off",
+    "no room for some",
+    "store that breaks on some",
 ];
 
 /// Verdicts that must have been passed.
-const REASONS: [&str; 11] = [
+const REASONS: [&str; 14] = [
     "lost replica_silent",
     "lost lock_released",
     "lost isolated",
@@ -201,6 +206,9 @@ const REASONS: [&str; 11] = [
     "lost shim_hung",
     "lost rebooted",
     "lost host_away",
+    "lost worker_died",
+    "lost worker_silent",
+    "lost worker_unresponsive",
 ];
 
 /// A shim that came back too late.

@@ -1,10 +1,12 @@
 //! What all parts of one simulated world share.
 
-use crate::executor::{Executor, Sleep};
+use crate::executor::{Executor, Owner, Sleep};
 use crate::network::Network;
 use crate::truth::Truth;
+use crate::worker::Worker;
 use everbeat_model::{Hole, StoreTime};
 use everbeat_store::Memory;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) clocks: Arc<Clocks>,
     network: Mutex<Network>,
     truth: Mutex<Truth>,
+    /// The worker of each boot of a replica.
+    workers: Mutex<BTreeMap<Owner, Arc<Worker>>>,
 }
 
 impl Shared {
@@ -35,7 +39,12 @@ impl Shared {
             clocks,
             network: Mutex::new(network),
             truth: Mutex::new(truth),
+            workers: Mutex::default(),
         })
+    }
+
+    pub(crate) fn workers(&self) -> MutexGuard<'_, BTreeMap<Owner, Arc<Worker>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn now(&self) -> u64 {

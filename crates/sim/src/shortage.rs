@@ -1,5 +1,5 @@
-//! The store has no room for what some runs want stored, while it takes everything else. It lasts beyond the
-//! healing, until only those runs are left: nobody else may wait for them.
+//! The store cannot take what some runs want stored, while it takes everything else: there is no room, or it breaks
+//! on it. It lasts beyond the healing, until only those runs are left: nobody else may wait for them.
 
 use crate::agenda::Action;
 use crate::rng::Rng;
@@ -12,7 +12,8 @@ const LARGE_OF: u128 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shortage {
-    cause: Obstacle,
+    /// What there is not enough of; none: the store breaks on it, now and always.
+    cause: Option<Obstacle>,
     refuses_new: bool,
     /// From now on there is no room for results only: whoever waits for its checkpoint keeps its slot, so that others
     /// wait for it rightly.
@@ -23,10 +24,14 @@ impl Shortage {
     /// What becomes of this seed: most know no shortage. Apart from all other plans, which it does not move.
     pub(crate) fn of(seed: u64) -> Option<(u64, Shortage)> {
         let mut rng = Rng::new(seed, 5);
-        let cause = *rng.pick(&[Obstacle::DiskFull, Obstacle::NoMemory, Obstacle::Io]);
+        let cause = *rng.pick(&[Some(Obstacle::DiskFull), Some(Obstacle::NoMemory), Some(Obstacle::Io), None, None]);
         let shortage = Shortage { cause, refuses_new: rng.chance(0.5), healed: false };
         let begins = rng.between(500_000, 3_000_000);
-        rng.chance(0.25).then_some((begins, shortage))
+        rng.chance(0.4).then_some((begins, shortage))
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        if self.cause.is_some() { "no room for some" } else { "store that breaks on some" }
     }
 
     fn large(run: RunId) -> bool {
@@ -36,7 +41,9 @@ impl Shortage {
     pub(crate) fn settles(self, settlements: &[Settlement]) -> Result<()> {
         // Only results are large, and only those that nothing else waits for.
         let large = |one: &Settlement| {
-            one.ending.outcome == Outcome::Succeeded && one.spec.parent.is_none() && Shortage::large(one.shown.run_id)
+            // How a command ended is known otherwise: it fails for no result.
+            let counts = one.spec.parent.is_none() && (self.cause.is_some() || !one.spec.detached());
+            one.ending.outcome == Outcome::Succeeded && counts && Shortage::large(one.shown.run_id)
         };
         self.refuse(settlements.iter().any(large))
     }
@@ -51,7 +58,11 @@ impl Shortage {
     }
 
     fn refuse(self, refuses: bool) -> Result<()> {
-        if refuses { Err(Error::unavailable(self.cause, "in the simulation")) } else { Ok(()) }
+        match self.cause {
+            _ if !refuses => Ok(()),
+            Some(cause) => Err(Error::unavailable(cause, "in the simulation")),
+            None => Err(Error::Bug("in the simulation".to_string())),
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Truth {
     pub(crate) performing: BTreeMap<u64, Performance>,
     pub(crate) performing_changed: bool,
     pub(crate) last_nonce: u64,
+    /// How many workers were started.
+    pub(crate) workers: Owner,
     /// Whoever performed or performs under a nonce.
     pub(crate) performers: BTreeMap<u64, (Owner, RunId, u32)>,
     /// Leases that the store granted, by who asked, run and attempt.
@@ -151,6 +153,8 @@ pub(crate) struct CommandTruth {
 /// One attempt under way in a handler.
 pub(crate) struct Performance {
     pub(crate) owner: Owner,
+    /// Whose tasks perform it: those of the replica, or of its worker.
+    pub(crate) process: Owner,
     pub(crate) run: RunId,
     pub(crate) attempt: u32,
     pub(crate) queue: String,

@@ -19,6 +19,8 @@ use crate::report::{Report, Violation};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::truth::{Boot, BootState, Truth};
+use crate::worker;
+use crate::workers::Workers;
 use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
 use everbeat_engine::{Engine, QueueLimit, Settings, Tasks};
 use everbeat_model::{Hole, RunId};
@@ -179,13 +181,10 @@ impl World {
         let shims = self.plan.performs_jobs.then(|| {
             Arc::new(FaultyShims { shared: self.shared.clone(), machine, owner }) as Arc<dyn everbeat_engine::Shims>
         });
-        let engine = match Engine::new(
-            env,
-            store,
-            settings,
-            tasks,
-            everbeat_engine::Host { locks, shims, ..Default::default() },
-        ) {
+        let workers = || Arc::new(Workers::new(&self.shared, owner)) as Arc<dyn everbeat_engine::Performer>;
+        let performers = self.plan.workers.then(workers).into_iter().collect();
+        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims, performers })
+        {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };
@@ -231,6 +230,7 @@ impl World {
             self.wakes.forget(owner);
             self.shared.network().cut.remove(&owner);
             self.shared.executor.crash(owner);
+            self.shared.end_worker(owner);
             drop(engine);
         }
     }
@@ -247,10 +247,10 @@ impl World {
         let mut broken = None;
         for performance in truth.performing.values() {
             let owner = performance.owner;
-            *slots.entry(owner).or_default() += 1;
+            *slots.entry(performance.process).or_default() += 1;
             *narrow.entry(owner).or_default() += usize::from(performance.queue == NARROW_QUEUE);
             if performance.stops
-                && !self.shared.executor.is_frozen(owner)
+                && !self.shared.executor.is_frozen(performance.process)
                 && !truth.is_void(performance)
                 && self.shared.now() >= truth.unsure_until
                 && let Some(other) = stopping.insert(performance.run, owner)
@@ -262,7 +262,8 @@ impl World {
             let (name, one, two) = (truth.name(run), truth.label(one), truth.label(two));
             truth.violate("G6", format!("{name} is performed by {one} and {two} at once"));
         }
-        let slots = slots.into_iter().find(|(owner, taken)| *taken > truth.boots[owner].slots);
+        let most = |process: &Owner| truth.boots.get(process).map_or(worker::SLOTS, |boot| boot.slots);
+        let slots = slots.into_iter().find(|(process, taken)| *taken > most(process));
         let narrow = narrow.into_iter().find(|(_, taken)| *taken > NARROW);
         if let Some((owner, taken)) = slots.or(narrow) {
             let label = truth.label(owner);
@@ -341,6 +342,7 @@ impl World {
         drop(truth);
         // Engines and their tasks hold each other; what is large must not be kept by that.
         drop(self.hosts);
+        self.shared.workers().clear();
         self.shared.executor.clear();
         self.shared.memory.restore(Default::default());
         (report, violation)

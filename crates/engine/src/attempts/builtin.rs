@@ -1,3 +1,5 @@
+//! The tasks that every server offers, enough to try the engine.
+
 use crate::{Ctx, Failure, Handler, Tasks};
 use async_trait::async_trait;
 use everbeat_model::Json;

@@ -1,7 +1,7 @@
 //! Takes ready runs for the free slots of one performer, and has them performed.
 
 use super::performer::Offer;
-use super::rates::Rates;
+use super::rates::Entered;
 use crate::env::within;
 use crate::replica::{Life, Phase, Turn, reconcile};
 use everbeat_model::Hole;
@@ -19,7 +19,6 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn run(life: Arc<Life>, crew: usize) {
     let core = life.core.clone();
     let mut wakes = core.store.wakes();
-    let mut rates = Rates::new(&core.settings.queues, core.env.boot());
     let (turn, post) = (Turn::Claim(crew), life.post(crew));
     loop {
         life.turned(turn);
@@ -27,9 +26,12 @@ pub(crate) async fn run(life: Arc<Life>, crew: usize) {
             return;
         }
         let offer = life.crew(crew).performer.offer(&post).await;
-        let claim = request(&life, crew, &offer, &mut rates);
-        let full = match claim {
-            Some(claim) => take(&life, crew, claim, &mut rates).await,
+        let full = match within(&*core.env, core.settings.idle_limit(), life.limits.enter()).await {
+            Some(mut limits) => match request(&life, crew, &offer, &mut limits) {
+                Some(claim) => take(&life, crew, claim, &mut limits).await,
+                None => false,
+            },
+            // The claim of another performer takes long.
             None => false,
         };
         if full {
@@ -56,7 +58,7 @@ pub(crate) async fn run(life: Arc<Life>, crew: usize) {
 }
 
 /// What to ask for now; nothing while draining, cut off, or full.
-fn request(life: &Life, crew: usize, offer: &Offer, rates: &mut Rates) -> Option<Claim> {
+fn request(life: &Life, crew: usize, offer: &Offer, limits: &mut Entered<'_>) -> Option<Claim> {
     let core = &life.core;
     if life.phase() != Phase::Active || !life.pulse().connected() {
         return None;
@@ -74,22 +76,22 @@ fn request(life: &Life, crew: usize, offer: &Offer, rates: &mut Rates) -> Option
         (line.name.clone(), most.map_or(limit, |most| most.saturating_sub(table.of_task(&line.task))))
     });
     let now = core.env.boot();
-    let queues = settings.queues.iter().map(|(name, limits)| {
-        let concurrency = limits.concurrency.map_or(limit, |most| most.saturating_sub(table.of_queue(name)));
-        (name.clone(), concurrency.min(rates.allowance(name, now)))
+    let queues = settings.queues.iter().map(|(name, queue)| {
+        let concurrency = queue.concurrency.map_or(limit, |most| most.saturating_sub(table.of_queue(name)));
+        (name.clone(), concurrency.min(limits.allowance(name, now)))
     });
     Some(Claim { replica: life.id, limit, tasks: tasks.collect(), queues: queues.collect() })
 }
 
 /// Claims, and has performed what was granted. Answers whether there may be more.
-async fn take(life: &Arc<Life>, crew: usize, claim: Claim, rates: &mut Rates) -> bool {
+async fn take(life: &Arc<Life>, crew: usize, claim: Claim, limits: &mut Entered<'_>) -> bool {
     let core = &life.core;
     let limit = claim.limit;
     life.crew(crew).claim_begins();
     let sent = core.env.boot();
     let answer = life.call_in(Turn::Claim(crew), core.store.claim(claim)).await;
     let late = core.env.boot().since(sent) > core.settings.call_limit();
-    let full = granted(life, crew, answer, late, rates).await == Some(limit);
+    let full = granted(life, crew, answer, late, limits).await == Some(limit);
     life.crew(crew).claim_ends();
     full
 }
@@ -100,7 +102,7 @@ async fn granted(
     crew: usize,
     answer: Result<Vec<Claimed>, StoreError>,
     late: bool,
-    rates: &mut Rates,
+    limits: &mut Entered<'_>,
 ) -> Option<usize> {
     match answer {
         Ok(_) if late => {
@@ -122,7 +124,7 @@ async fn granted(
             measure(life, &claimed);
             let count = claimed.len();
             for claimed in claimed {
-                rates.spend(&claimed.spec.queue);
+                limits.spend(&claimed.spec.queue);
                 life.perform(crew, claimed);
             }
             Some(count)

@@ -3,7 +3,7 @@
 use super::work::Work;
 use crate::replica::Life;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Ending, Json, Verdict, VerdictId};
+use everbeat_model::{Ending, Json, Outcome, Verdict, VerdictId};
 
 /// How an attempt ended, with the verdict on it if it needs one.
 pub struct Conclusion {
@@ -12,6 +12,12 @@ pub struct Conclusion {
 }
 
 impl Conclusion {
+    /// Whoever performed the attempt is gone, or had to be ended. The evidence says what was seen.
+    pub fn lost(reason: &'static str, message: &str, evidence: serde_json::Value) -> Conclusion {
+        let draft = Draft { judgement: Judgement::Lost, reason, evidence };
+        Conclusion::judged(Ending::because(Outcome::Lost, reason, message), draft)
+    }
+
     pub(crate) fn judged(ending: Ending, draft: Draft) -> Conclusion {
         Conclusion { ending, draft: Some(draft) }
     }

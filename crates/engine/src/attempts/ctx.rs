@@ -1,3 +1,5 @@
+//! What the code of an attempt may ask and say: heartbeats, progress, checkpoints, whether to stop.
+
 use super::sign::Signer;
 use super::work::Work;
 use everbeat_model::policy::HeartbeatMode;

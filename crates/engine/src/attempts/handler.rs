@@ -1,10 +1,12 @@
+//! Tasks of this process: a handler for each name, and how one fails.
+
 use crate::{Ctx, Stop};
 use async_trait::async_trait;
 use everbeat_model::Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What performs a task. In this process today; workers and jobs implement the same port.
+/// The code of a task in this process.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure>;

@@ -28,6 +28,7 @@ pub use work::Work;
 
 pub(crate) use conclusion::Draft;
 pub(crate) use ctx::MOST_VALUE_BYTES;
+pub(crate) use rates::Limits;
 pub(crate) use settle::{Unsettled, Unstored};
 pub(crate) use sign::Signer;
 pub(crate) use table::Table;

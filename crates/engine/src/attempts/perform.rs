@@ -5,8 +5,8 @@ use super::performer::Beats;
 use super::settle::Unstored;
 use super::work::Work;
 use crate::replica::Life;
-use everbeat_model::StoreTime;
 use everbeat_model::run::Claimed;
+use everbeat_model::{Hole, StoreTime};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -54,17 +54,20 @@ impl Life {
         work.begins(self.core.env.boot());
         let post = self.post(work.crew);
         let performing = AssertUnwindSafe(crew.performer.perform(&post, &work)).catch_unwind();
-        let conclusion = tokio::select! {
+        let (conclusion, killed) = tokio::select! {
             biased;
-            () = work.killed() => None,
-            done = performing => done.unwrap_or_else(|panic| {
+            () = work.killed() => (None, true),
+            done = performing => (done.unwrap_or_else(|panic| {
                 // Nothing is known of the attempt by that; reconciliation looks at its lease again.
                 tracing::error!(run = %work.claimed.lease.run_id, "{}", panic_message(&*panic));
                 work.forsake();
                 self.table().settled(&work);
                 None
-            }),
+            }), false),
         };
+        if killed && self.core.settings.hole != Some(Hole::EndUnawaited) {
+            crew.performer.end(&post, &work).await;
+        }
         let concluded = conclusion.is_some();
         // What was decided of it before goes first, now that it has ended.
         let counts = match conclusion {

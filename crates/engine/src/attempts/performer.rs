@@ -2,12 +2,14 @@
 //! claims, judges, settles, drains and sweeps knows performers by this port alone.
 
 use super::conclusion::Conclusion;
+use super::ctx::Ctx;
 use super::work::Work;
+use crate::Env;
 use crate::replica::Life;
 use async_trait::async_trait;
-use everbeat_model::Outcome;
 use everbeat_model::policy::{HeartbeatMode, Policy, WhenIsolated};
 use everbeat_model::run::Spec;
+use everbeat_model::{BootInstant, Outcome, ReplicaId};
 use everbeat_store::{Error as StoreError, Held};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -46,6 +48,10 @@ pub trait Performer: Send + Sync {
     /// Performs an attempt to its end. No conclusion: nothing is known of its end here, and the lease is looked at again.
     /// When the attempt is killed, this future is dropped at its next await.
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion>;
+
+    /// Ends whatever of a killed attempt is more than the dropped future, and returns when nothing of it goes on. Until
+    /// then the attempt keeps its slot, and a judgement that waits for the end of its performer is not written.
+    async fn end(&self, _post: &Post, _work: &Arc<Work>) {}
 
     /// What is left to do when the conclusion of an attempt is on its way to the store. The attempt keeps its slot
     /// until then.
@@ -93,13 +99,33 @@ pub struct Post {
 }
 
 impl Post {
+    /// The id of this life of the replica.
+    pub fn replica(&self) -> ReplicaId {
+        self.life.id
+    }
+
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.life.core.env
+    }
+
+    /// What the code of an attempt may ask and say.
+    pub fn ctx(&self, work: &Arc<Work>) -> Ctx {
+        Ctx { work: work.clone(), signer: self.life.signer.clone() }
+    }
+
+    /// Before this time nobody else takes over what is performed here, whatever becomes of this replica. Work that
+    /// must not meet its successor stops by then.
+    pub fn vouched_until(&self) -> BootInstant {
+        self.life.pulse().renewed + self.life.core.settings.renew_deadline()
+    }
+
     /// The attempts of this performer.
     pub(crate) fn works(&self) -> Vec<Arc<Work>> {
         self.life.table().of_crew(self.place).cloned().collect()
     }
 
-    /// There may be something to claim.
-    pub(crate) fn freed(&self) {
+    /// There may be something to claim: what this performer offers has grown.
+    pub fn freed(&self) {
         self.life.freed([self.place]);
     }
 }
@@ -185,6 +211,15 @@ impl Terms {
             verdict_waits: isolation,
             beats: if by_hand { Beats::ByHand } else { Beats::Replica },
             parting: Parting::Ends,
+        }
+    }
+
+    /// An attempt in another process, which ends with the replica. Its performer sees whether that process lives.
+    pub fn apart(policy: &Policy) -> Terms {
+        let terms = Terms::of(policy);
+        match terms.beats {
+            Beats::Replica => Terms { beats: Beats::Performer, ..terms },
+            Beats::ByHand | Beats::Performer => terms,
         }
     }
 

@@ -3,8 +3,43 @@
 use crate::settings::QueueLimit;
 use everbeat_model::BootInstant;
 use std::collections::BTreeMap;
+use tokio::sync::{Mutex, MutexGuard};
 
-pub(super) struct Rates(BTreeMap<String, Bucket>);
+/// The limits of queues that all performers of a replica share. Where there are any, their claims go one by one: each
+/// counts what the one before took.
+pub(crate) struct Limits(Option<Mutex<Rates>>);
+
+impl Limits {
+    pub(crate) fn new(queues: &BTreeMap<String, QueueLimit>, now: BootInstant) -> Limits {
+        Limits((!queues.is_empty()).then(|| Mutex::new(Rates::new(queues, now))))
+    }
+
+    /// Waits for the claims of other performers, if there is anything to share.
+    pub(super) async fn enter(&self) -> Entered<'_> {
+        match &self.0 {
+            Some(rates) => Entered(Some(rates.lock().await)),
+            None => Entered(None),
+        }
+    }
+}
+
+/// The turn of one claim under limits.
+pub(super) struct Entered<'a>(Option<MutexGuard<'a, Rates>>);
+
+impl Entered<'_> {
+    /// How many runs of the queue may begin now.
+    pub(super) fn allowance(&mut self, queue: &str, now: BootInstant) -> usize {
+        self.0.as_mut().map_or(usize::MAX, |rates| rates.allowance(queue, now))
+    }
+
+    pub(super) fn spend(&mut self, queue: &str) {
+        if let Some(rates) = &mut self.0 {
+            rates.spend(queue);
+        }
+    }
+}
+
+struct Rates(BTreeMap<String, Bucket>);
 
 struct Bucket {
     /// Tokens a second.
@@ -14,13 +49,12 @@ struct Bucket {
 }
 
 impl Rates {
-    pub(super) fn new(queues: &BTreeMap<String, QueueLimit>, now: BootInstant) -> Rates {
+    fn new(queues: &BTreeMap<String, QueueLimit>, now: BootInstant) -> Rates {
         let limited = queues.iter().filter_map(|(name, limits)| Some((name.clone(), limits.rate?)));
         Rates(limited.map(|(name, rate)| (name, Bucket { rate, tokens: rate.max(1.0), filled: now })).collect())
     }
 
-    /// How many runs of the queue may begin now.
-    pub(super) fn allowance(&mut self, queue: &str, now: BootInstant) -> usize {
+    fn allowance(&mut self, queue: &str, now: BootInstant) -> usize {
         let Some(bucket) = self.0.get_mut(queue) else { return usize::MAX };
         let gained = now.since(bucket.filled).as_secs_f64() * bucket.rate;
         bucket.tokens = (bucket.tokens + gained).min(bucket.rate.max(1.0));
@@ -28,7 +62,7 @@ impl Rates {
         bucket.tokens as usize
     }
 
-    pub(super) fn spend(&mut self, queue: &str) {
+    fn spend(&mut self, queue: &str) {
         if let Some(bucket) = self.0.get_mut(queue) {
             bucket.tokens -= 1.0;
         }
@@ -38,6 +72,7 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use std::time::Duration;
 
     fn at(millis: u64) -> BootInstant {
@@ -66,6 +101,20 @@ mod tests {
         rates.spend("slow");
         assert_eq!(rates.allowance("slow", at(1000)), 0);
         assert_eq!(rates.allowance("slow", at(2000)), 1);
+    }
+
+    #[tokio::test]
+    async fn claims_under_limits_go_one_by_one_and_others_do_not_wait() {
+        let limit = QueueLimit { concurrency: Some(1), rate: None };
+        let limits = Limits::new(&BTreeMap::from([("narrow".to_string(), limit)]), at(0));
+        let first = limits.enter().await;
+        assert!(limits.enter().now_or_never().is_none());
+        drop(first);
+        assert!(limits.enter().now_or_never().is_some());
+        let free = Limits::new(&BTreeMap::new(), at(0));
+        let (mut one, two) = (free.enter().await, free.enter().now_or_never());
+        assert!(two.is_some());
+        assert_eq!(one.allowance("any", at(0)), usize::MAX);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::ctx::MOST_VALUE_BYTES;
 use super::perform::panic_message;
 use super::performer::{Capacity, Line, Offer, Performer, Post, Terms};
 use super::work::Work;
-use crate::{Ctx, Failure, Stop, Tasks};
+use crate::{Failure, Stop, Tasks};
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::{Ending, Json, Outcome};
@@ -57,7 +57,7 @@ impl Performer for InProcess {
             let why = "this replica does not perform the task";
             return Some(Ending::because(Outcome::Released, "task_unknown", why).into());
         };
-        let ctx = Ctx { work: work.clone(), signer: post.life.signer.clone() };
+        let ctx = post.ctx(work);
         let ending = match AssertUnwindSafe(handler.perform(ctx, spec.input.clone())).catch_unwind().await {
             Ok(Ok(result)) => bounded(result),
             Ok(Err(failure)) => stopped_or_failed(&failure),

@@ -5,7 +5,7 @@ use super::conclusion::Conclusion;
 use super::performer::Terms;
 use crate::env::Task;
 use crate::{Liveness, Stop};
-use everbeat_model::run::Claimed;
+use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{BootInstant, Json, Token};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,8 +88,13 @@ impl Work {
         Work { claimed, started: now, terms, crew, taken_over, vital: Mutex::new(vital), changed: Notify::new() }
     }
 
-    pub(crate) fn token(&self) -> Token {
+    /// Proves the lease of this attempt; no other attempt ever has the same.
+    pub fn token(&self) -> Token {
         self.claimed.lease.token
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.claimed.spec
     }
 
     pub(crate) fn vital(&self) -> MutexGuard<'_, Vital> {
@@ -292,5 +297,122 @@ pub(crate) struct AwaitsStore(Arc<Work>);
 impl Drop for AwaitsStore {
     fn drop(&mut self) {
         self.0.vital().checkpoints_waiting -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everbeat_model::policy::{Policy, WhenIsolated};
+    use everbeat_model::run::{Kind, Standing};
+    use everbeat_model::{Ending, Lease, Outcome, ReplicaId, RunId, StoreTime};
+    use futures_util::FutureExt;
+    use uuid::Uuid;
+
+    const START: BootInstant = BootInstant(Duration::ZERO);
+
+    fn work(policy: Policy) -> Work {
+        let terms = Terms::of(&policy);
+        let spec = Spec {
+            kind: Kind::Task,
+            task: "work".to_string(),
+            queue: "default".to_string(),
+            priority: 0,
+            input: Json::of(&()),
+            args: None,
+            policy: Arc::new(policy),
+            unique_key: None,
+            parent: None,
+            host: None,
+        };
+        let lease = Lease {
+            run_id: RunId(Uuid::nil()),
+            attempt: 1,
+            token: Token(Uuid::nil()),
+            replica_id: ReplicaId(Uuid::nil()),
+            tenure: 1,
+            granted_at: StoreTime(0),
+        };
+        let claimed = Claimed {
+            lease,
+            spec: Arc::new(spec),
+            standing: Standing::default(),
+            checkpoint: None,
+            due_at: StoreTime(0),
+        };
+        Work::new(claimed, 0, terms, START, false)
+    }
+
+    fn stops() -> Policy {
+        Policy { when_isolated: WhenIsolated::Stop, ..Policy::BASELINE }
+    }
+
+    fn verdict(outcome: Outcome) -> Conclusion {
+        Ending::because(outcome, "reason", "words").into()
+    }
+
+    #[test]
+    fn the_first_decision_on_an_attempt_stands() {
+        let work = work(Policy::BASELINE);
+        assert!(matches!(work.condemn(verdict(Outcome::Lost)), Condemned::Now(_)));
+        assert!(matches!(work.condemn(verdict(Outcome::TimedOut)), Condemned::Already));
+        assert!(!work.decide(), "what its performer says is late");
+        assert!(!work.forsake(), "its ending is on its way");
+    }
+
+    #[test]
+    fn a_judgement_that_no_successor_may_meet_waits_for_the_end_of_the_performer() {
+        let work = work(stops());
+        assert!(matches!(work.condemn(verdict(Outcome::Lost)), Condemned::AfterItsEnd));
+        assert!(!work.decide());
+        assert!(!work.close(Close::Ended), "its ending is not stored yet");
+        let sentence = work.take_sentence().expect("what was decided");
+        assert_eq!(sentence.ending.outcome, Outcome::Lost);
+        assert!(work.take_sentence().is_none(), "it is written once");
+        assert!(work.close(Close::Settled));
+    }
+
+    #[test]
+    fn after_the_end_of_the_performer_nothing_waits() {
+        let work = work(stops());
+        work.close(Close::Ended);
+        assert!(matches!(work.condemn(verdict(Outcome::Lost)), Condemned::Now(_)));
+    }
+
+    #[test]
+    fn an_attempt_whose_lease_is_gone_is_given_up_with_the_judgement_that_waits() {
+        let work = work(stops());
+        assert!(matches!(work.condemn(verdict(Outcome::Lost)), Condemned::AfterItsEnd));
+        assert!(work.forsake());
+        assert!(work.take_sentence().is_none());
+    }
+
+    #[test]
+    fn the_first_reason_to_stop_stays_but_fencing_overrides_and_a_drain_gives_way() {
+        let work = work(Policy::BASELINE);
+        work.ask_stop(Stop::Draining);
+        assert!(work.cancelled().now_or_never().is_none(), "a drain lets work finish");
+        work.ask_stop(Stop::Cancelled);
+        work.ask_stop(Stop::Judged);
+        assert_eq!(work.stop(), Some(Stop::Cancelled));
+        work.kill(Stop::Fenced);
+        assert_eq!(work.stop(), Some(Stop::Fenced));
+        assert!(work.killed().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_decided_attempt_is_looked_at_only_to_be_killed() {
+        let deadline = Some(Duration::from_secs(5));
+        let work = work(Policy { deadline, ..Policy::BASELINE });
+        assert_eq!(work.next_check(), Some(START + Duration::from_secs(5)));
+        assert!(work.decide());
+        assert_eq!(work.next_check(), None);
+        work.vital().kill_at = Some(START + Duration::from_secs(7));
+        assert_eq!(work.next_check(), Some(START + Duration::from_secs(7)));
+        work.kill_if_over(START + Duration::from_secs(6));
+        assert!(work.killed().now_or_never().is_none());
+        work.kill_if_over(START + Duration::from_secs(7));
+        assert!(work.killed().now_or_never().is_some());
+        assert_eq!(work.next_check(), None);
     }
 }

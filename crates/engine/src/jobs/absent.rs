@@ -138,14 +138,15 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration, why: Why) -> Result
         "exit": "unknown",
     });
     let settlement = rescue::rescued(life, held, ending, reason, evidence, life.id);
-    // It may be tried anywhere from now on: its workspace is out of reach.
-    if !life.call_in(Turn::Sweep, core.store.place(settlement.shown, None)).await? {
-        return Ok(());
-    }
     if life.call_in(Turn::Sweep, core.store.settle(vec![settlement])).await? == [Settled::Done] {
         tracing::warn!(job = %held.lease.run_id, reason, "a job is lost: its host stays away");
         core.jobs.lost();
         rescue::returned(life);
+        // It may be tried anywhere from now on: its workspace is out of reach. Only now: for as long as its lease stands,
+        // its host may come back, and must know that it was there.
+        if let Some(host) = &held.spec.host {
+            unbind(life, host.clone()).await?;
+        }
     }
     Ok(())
 }

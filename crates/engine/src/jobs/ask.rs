@@ -1,3 +1,5 @@
+//! What users ask of jobs: to take one, to show its output, to delete it.
+
 use super::FOLDER_GONE;
 use super::shims::{LogChunk, LogFrom, Removed, Shims, Stream};
 use crate::{Engine, Error, Result, RunView, Submission};

@@ -1,3 +1,5 @@
+//! The port to the shims of a host: what the engine asks of them, and what they answer.
+
 use async_trait::async_trait;
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, Json, RunId, Token};

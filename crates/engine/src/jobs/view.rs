@@ -1,3 +1,5 @@
+//! What a person is shown of a job.
+
 use super::shims::SentinelReading;
 use crate::settings::JobSettings;
 use crate::{Engine, Error, Result, RunView};

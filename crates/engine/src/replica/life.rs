@@ -6,7 +6,7 @@ use super::drain::Draining;
 use super::locks::LockGuard;
 use super::{attend, fence, others, renew, sweep};
 use crate::Stop;
-use crate::attempts::{Post, Signer, Table, Unsettled, Unstored, claim, judge, settle, sign};
+use crate::attempts::{Limits, Post, Signer, Table, Unsettled, Unstored, claim, judge, settle, sign};
 use crate::engine::{Core, lock};
 use crate::env::{Task, within};
 use crate::executions::advance;
@@ -53,6 +53,7 @@ pub(crate) struct Life {
     /// Its performers, each in its place.
     pub(super) crews: Vec<Crew>,
     table: Mutex<Table>,
+    pub(crate) limits: Limits,
     pub(crate) watch: Mutex<Watch>,
     pulse: Mutex<Pulse>,
     phase: watch::Sender<Phase>,
@@ -189,6 +190,7 @@ impl Life {
             core: core.clone(),
             crews: core.performers.iter().map(|performer| Crew::new(performer.clone(), now)).collect(),
             table: Mutex::default(),
+            limits: Limits::new(&settings.queues, core.env.boot()),
             watch: Mutex::new(Watch::new(settings.hole)),
             pulse: Mutex::new(Pulse { renewed, trouble: None }),
             phase: watch::Sender::new(Phase::Active),

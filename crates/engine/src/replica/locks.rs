@@ -1,3 +1,5 @@
+//! The port to kernel locks, by which replicas of one host see at once that another is gone.
+
 use everbeat_model::ReplicaId;
 use std::any::Any;
 

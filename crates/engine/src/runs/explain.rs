@@ -1,3 +1,5 @@
+//! Why a run is where it is, in words.
+
 use crate::runs::RunView;
 use crate::{Engine, Liveness, Result};
 use everbeat_model::time::format_duration;

@@ -1,3 +1,5 @@
+//! A run as it is shown, with its liveness.
+
 use crate::Engine;
 use crate::attempts::Beats;
 use crate::engine::lock;

@@ -4,6 +4,7 @@
 //! No transaction handle leaves a store. Every call is atomic by itself: it happened wholly or not at
 //! all. An `Unavailable` answer says nothing about which of the two; callers look, they do not guess.
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod memory;
 

@@ -1,6 +1,6 @@
 use crate::{Error, Result};
 use everbeat_model::time::format_duration;
-use everbeat_model::{Hole, Invalid, Policy};
+use everbeat_model::{Invalid, Planted, Policy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct Settings {
     pub tasks: BTreeMap<String, usize>,
     pub jobs: JobSettings,
     #[doc(hidden)]
-    pub hole: Option<Hole>,
+    pub hole: Planted,
 }
 
 /// How detached commands are watched and kept.
@@ -140,7 +140,7 @@ impl Default for Settings {
             queues: BTreeMap::new(),
             tasks: BTreeMap::new(),
             jobs: JobSettings::default(),
-            hole: None,
+            hole: Planted::default(),
         }
     }
 }

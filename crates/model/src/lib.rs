@@ -25,7 +25,7 @@ pub mod watch;
 pub use attempt::{Attempt, Outcome};
 pub use error::Invalid;
 pub use event::Event;
-pub use hole::Hole;
+pub use hole::{Hole, Planted};
 pub use id::{ExecutionId, ReplicaId, RunId, Token, VerdictId};
 pub use json::{Json, NotJson};
 pub use lease::Lease;

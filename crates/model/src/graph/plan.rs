@@ -5,7 +5,7 @@ use super::execution::Execution;
 use super::kind::NodeKind;
 use super::node::Graph;
 use crate::error::{Invalid, nearest};
-use crate::hole::Hole;
+use crate::hole::Planted;
 use crate::id::{ExecutionId, RunId};
 use crate::json::Json;
 use crate::policy::{Policy, PolicyPatch};
@@ -62,7 +62,7 @@ pub struct Defaults {
     pub policy: Arc<Policy>,
     pub queue: String,
     /// The mistake to plant; only the simulation sets it.
-    pub hole: Option<Hole>,
+    pub hole: Planted,
 }
 
 /// Decides, with the results of finished runs first: they came before what is asked now.

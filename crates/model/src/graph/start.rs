@@ -63,7 +63,7 @@ impl<'a> Work<'a> {
     /// Whether the node's last computation is, or will be, what is wanted.
     fn is_current(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let Some((wanted, last)) = wanted.zip(self.next.computation(&node.name)) else { return false };
-        if self.hole == Some(Hole::TickTwice) && last.status == Status::Done {
+        if self.hole.is(Hole::TickTwice) && last.status == Status::Done {
             let tick = |name: &&str| self.graph.node(name).is_some_and(|node| node.kind == NodeKind::TickOnce);
             return last.is_current(wanted) && !node.gate.upstreams().iter().any(tick);
         }
@@ -74,7 +74,7 @@ impl<'a> Work<'a> {
     /// since it began. It is followed by another one; to stop it each time would starve it.
     fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let (Some(wanted), Some(last)) = (wanted, self.next.computation(&node.name)) else { return false };
-        if self.hole == Some(Hole::ResultOfOldInputs) {
+        if self.hole.is(Hole::ResultOfOldInputs) {
             return true;
         }
         self.same_but_for_ticks(wanted, &last.computed_with)
@@ -180,7 +180,7 @@ impl<'a> Work<'a> {
     fn stale(&self) -> BTreeSet<&'a str> {
         let graph = self.graph;
         let mut stale: BTreeSet<&str> = BTreeSet::new();
-        if self.hole == Some(Hole::MixedInputs) {
+        if self.hole.is(Hole::MixedInputs) {
             return stale;
         }
         for node in graph.in_order().filter(|node| node.kind.has_task()) {

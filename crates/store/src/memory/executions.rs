@@ -61,7 +61,7 @@ impl Executions for Memory {
     }
 
     async fn note_stranded(&self, limit: usize) -> Result<usize> {
-        if self.hole == Some(Hole::NoteForgotten) {
+        if self.hole.is(Hole::NoteForgotten) {
             return Ok(0);
         }
         let mut state = self.lock();

@@ -10,8 +10,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{
-    Attempt, Hole, Json, Lease, Next, Outcome, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
-    StoreTime, Token,
+    Attempt, Hole, Json, Lease, Next, Outcome, Planted, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement,
+    Standing, StoreTime, Token,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -401,7 +401,7 @@ fn full(state: &State, held: &LeaseRow) -> Held {
 
 fn settle_one(
     state: &mut State,
-    hole: Option<Hole>,
+    hole: Planted,
     now: StoreTime,
     settlement: Settlement,
     lines: &mut Vec<String>,
@@ -486,16 +486,16 @@ pub(super) fn cancel_one(state: &mut State, run: RunId, now: StoreTime, error: O
         None => state.take_ready(run, &spec).unwrap_or_default(),
     };
     let done = DoneRow { state: RunState::Cancelled, finished_at: now, standing, result: None, error, attempt: None };
-    finish(state, run, done, None);
+    finish(state, run, done, Planted::default());
     Cancelled::Ended
 }
 
-fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Option<Hole>) {
+fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Planted) {
     if let Some(spec) = state.runs.get(&id).map(|row| row.spec.clone()) {
         if let Some(key) = &spec.unique_key {
             state.unique.remove(key);
         }
-        if let Some(parent) = spec.parent.as_ref().filter(|_| hole != Some(Hole::NoteForgotten)) {
+        if let Some(parent) = spec.parent.as_ref().filter(|_| !hole.is(Hole::NoteForgotten)) {
             state.agenda.insert((AT_ONCE, parent.execution));
         }
     }

@@ -13,11 +13,10 @@ use super::snapshot::{Locked, definition, definitions, locked_sql};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
-use crate::encode::limit;
+use crate::encode::{UNSTORABLE_PAUSE, limit, micros, unstorable_change};
 use everbeat_model::ExecutionId;
-use everbeat_model::error::Invalid;
-use everbeat_model::graph::{Command, Graph, Refusal};
-use everbeat_store::{Advance, Advanced, Looked, Planner, Result, not_alone};
+use everbeat_model::graph::{Command, Graph, must_be_alone, not_alone};
+use everbeat_store::{Advance, Advanced, Looked, Planner, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +54,6 @@ const NEXT: &str = "\
 pub(super) const STANDING: &str = "\
     select e.graph, e.id from execution e where e.graph = any($1::text[]) and e.singleton and e.archived_at is null";
 
-/// An execution whose changes the database cannot hold is looked at again after so long.
-const POSTPONE_US: i64 = 60_000_000;
-
 const POSTPONE: &str = concat!(
     "with ",
     now!(),
@@ -89,16 +85,15 @@ pub(super) async fn advance(store: &Postgres, advances: &[Advance], planner: &dy
 /// Nothing of it was written. Its notes stand; without commands they are what cannot be carried out, and
 /// must not be taken up again and again.
 async fn unstorable(store: &Postgres, advance: &Advance, reason: &str) -> Result<Advanced> {
-    tracing::error!(execution = %advance.execution, reason, "what is decided for an execution cannot be stored");
+    let refusal = unstorable_change(advance.execution, reason);
     if advance.commands.is_empty() {
-        store.command.query(POSTPONE, &[&advance.execution.0, &POSTPONE_US]).await?;
+        postpone(store, advance.execution).await?;
     }
-    let refusal = Refusal::Invalid(unstorable_because(reason));
     Ok(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()))
 }
 
-pub(super) fn unstorable_because(reason: &str) -> Invalid {
-    Invalid::new("", reason, "the database cannot store it", "send values that PostgreSQL can hold")
+async fn postpone(store: &Postgres, execution: ExecutionId) -> Outcome<()> {
+    store.command.query(POSTPONE, &[&execution.0, &micros(UNSTORABLE_PAUSE)]).await.map(|_| ())
 }
 
 async fn advance_batch(store: &Postgres, batch: &[&Advance], planner: &dyn Planner) -> Outcome<Vec<Advanced>> {
@@ -156,7 +151,7 @@ pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Pla
                 // Alone, it is what cannot be carried out: it must not keep the others waiting for ever. If the
                 // server is away, this fails as well.
                 tracing::error!(execution = %culprit, ?fault, "an execution cannot be looked at and is put off");
-                store.command.query(POSTPONE, &[&culprit.0, &POSTPONE_US]).await?;
+                postpone(store, culprit).await?;
             }
             return Err(fault.into());
         }
@@ -266,9 +261,7 @@ struct Decisions<'a> {
 impl Decisions<'_> {
     fn decide(&mut self, mut locked: Locked, commands: Vec<Command>) -> Outcome<Advanced> {
         let (name, id) = (locked.read.graph.clone(), locked.read.id);
-        let returns = locked.read.singleton
-            && locked.read.execution.archived_at.is_some()
-            && commands.contains(&Command::Unarchive);
+        let returns = must_be_alone(locked.read.singleton, locked.read.execution.archived_at, &commands);
         if let Some(other) = self.standing.get(&name).filter(|_| returns) {
             let refusal = not_alone(&name, *other);
             // What is refused as a whole leaves its note to whoever looks next.

@@ -6,7 +6,7 @@ use super::sql::{append_event, now};
 use super::transaction::Transaction;
 use crate::columns::lane;
 use everbeat_model::event::line;
-use everbeat_model::{Json, NewRun, Policy, RunId};
+use everbeat_model::{Json, NewRun, Policy, RunId, Sent};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,7 +70,11 @@ const TAKE_KEYS: &str = "\
     insert into unique_key (key, run_id) select g.key, g.run_id from unnest($1::text[], $2::uuid[]) as g(key, run_id) \
     order by g.key on conflict (key) do nothing returning key";
 
-const KEY_HOLDERS: &str = "select key, run_id from unique_key where key = any($1::text[])";
+/// Who holds these keys; and, without a key, which of these runs are stored.
+const KEY_HOLDERS: &str = "\
+    select key, run_id from unique_key where key = any($1::text[]) \
+    union all \
+    select null, id from run where id = any($2::uuid[])";
 
 /// Waits for another request with the same key to end.
 pub(super) const TAKE_IDEMPOTENCY: &str = concat!(
@@ -117,8 +121,8 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
             return Ok(seen.map(|ids| ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()));
         }
     }
-    let holders = take_keys(&transaction, &request.runs).await?;
-    let fresh: Vec<&NewRun> = request.runs.iter().filter(|run| !stood_for(run, &holders)).collect();
+    let holders = Holders::take(&transaction, &request.runs).await?;
+    let fresh: Vec<&NewRun> = request.runs.iter().filter(|run| holders.stands_for(run).is_none()).collect();
     let mut made = BTreeSet::new();
     for chunk in chunks(&fresh, |run| run.bytes()) {
         let rows = transaction.query(INSERT, &Columns::of(chunk.iter().copied()).params()).await?;
@@ -127,10 +131,11 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     let answers: Vec<Enqueued> = request
         .runs
         .iter()
-        .map(|run| match run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())) {
-            Some(holder) if *holder != run.id.0 => Enqueued::Exists(RunId(*holder)),
-            _ if made.remove(&run.id.0) => Enqueued::Created(run.id),
-            _ => Enqueued::Exists(run.id),
+        .map(|run| {
+            let other = holders.stands_for(run);
+            other
+                .or_else(|| run.stood_for(!made.remove(&run.id.0), None))
+                .map_or(Enqueued::Created(run.id), Enqueued::Exists)
         })
         .collect();
     if let Some(idempotency) = &request.idempotency {
@@ -155,43 +160,67 @@ pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotenc
     let rows = transaction.query(sql, &[&idempotency.key]).await?;
     // Forgotten between the two statements: then it is ours after all.
     let Some(row) = rows.first() else { return Err(Fault::Again("an idempotency key just expired".to_string())) };
-    if row.get::<_, &str>(0) != idempotency.fingerprint {
-        return Ok(Err(Error::KeyReused { key: idempotency.key.clone() }));
+    match idempotency.sent(Some((row.get(0), row.get(1)))) {
+        Sent::Again(ids) => Ok(Ok(ids)),
+        Sent::First | Sent::Reused => Ok(Err(Error::KeyReused { key: idempotency.key.clone() })),
     }
-    Ok(Ok(row.get(1)))
 }
 
-/// Who holds each key of the request from now on. Of several runs with one key the first takes it.
-async fn take_keys<'a>(transaction: &Transaction<'_>, runs: &'a [NewRun]) -> Outcome<BTreeMap<&'a str, Uuid>> {
-    let mut wanted: BTreeMap<&str, Uuid> = BTreeMap::new();
-    for run in runs {
-        if let Some(key) = &run.spec.unique_key {
-            wanted.entry(key).or_insert(run.id.0);
+/// Who holds the unique keys of a request.
+#[derive(Default)]
+struct Holders<'a> {
+    by_key: BTreeMap<&'a str, RunId>,
+    /// Of the runs whose key another one holds, those that are stored already.
+    stored: BTreeSet<RunId>,
+}
+
+impl<'a> Holders<'a> {
+    /// Takes each key that is free. Of several runs with one key the first takes it.
+    async fn take(transaction: &Transaction<'_>, runs: &'a [NewRun]) -> Outcome<Holders<'a>> {
+        let mut holders = Holders::default();
+        for run in runs {
+            if let Some(key) = &run.spec.unique_key {
+                holders.by_key.entry(key).or_insert(run.id);
+            }
         }
+        if holders.by_key.is_empty() {
+            return Ok(holders);
+        }
+        let keys: Vec<&str> = holders.by_key.keys().copied().collect();
+        let ids: Vec<Uuid> = holders.by_key.values().map(|id| id.0).collect();
+        let rows = transaction.query(TAKE_KEYS, &[&keys, &ids]).await?;
+        let taken: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        let held: Vec<&str> = keys.into_iter().filter(|key| !taken.contains(key)).collect();
+        if !held.is_empty() {
+            holders.read(transaction, &held, runs).await?;
+        }
+        Ok(holders)
     }
-    if wanted.is_empty() {
-        return Ok(wanted);
-    }
-    let keys: Vec<&str> = wanted.keys().copied().collect();
-    let ids: Vec<Uuid> = wanted.values().copied().collect();
-    let rows = transaction.query(TAKE_KEYS, &[&keys, &ids]).await?;
-    let taken: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-    let held: Vec<&str> = keys.into_iter().filter(|key| !taken.contains(key)).collect();
-    if held.is_empty() {
-        return Ok(wanted);
-    }
-    let rows = transaction.query(KEY_HOLDERS, &[&held]).await?;
-    let holders: BTreeMap<&str, Uuid> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    for key in held {
-        // Its holder has just finished: the key is free after all.
-        let Some(holder) = holders.get(key) else { return Err(Fault::Again(format!("the key {key:?} became free"))) };
-        wanted.insert(key, *holder);
-    }
-    Ok(wanted)
-}
 
-fn stood_for(run: &NewRun, holders: &BTreeMap<&str, Uuid>) -> bool {
-    run.spec.unique_key.as_ref().and_then(|key| holders.get(key.as_str())).is_some_and(|holder| *holder != run.id.0)
+    async fn read(&mut self, transaction: &Transaction<'_>, held: &[&'a str], runs: &[NewRun]) -> Outcome<()> {
+        let with_key = runs.iter().filter(|run| run.spec.unique_key.is_some());
+        let ids: Vec<Uuid> = with_key.map(|run| run.id.0).collect();
+        let rows = transaction.query(KEY_HOLDERS, &[&held, &ids]).await?;
+        let mut found: BTreeMap<&str, RunId> = BTreeMap::new();
+        for row in &rows {
+            match row.get(0) {
+                Some(key) => _ = found.insert(key, RunId(row.get(1))),
+                None => _ = self.stored.insert(RunId(row.get(1))),
+            }
+        }
+        for key in held {
+            // Its holder has just finished: the key is free after all.
+            let free = || Fault::Again(format!("the key {key:?} became free"));
+            self.by_key.insert(key, *found.get(key).ok_or_else(free)?);
+        }
+        Ok(())
+    }
+
+    /// Which run stands for this one, if another one holds its key. Otherwise its insert shows whether it is stored.
+    fn stands_for(&self, run: &NewRun) -> Option<RunId> {
+        let holder = self.by_key.get(run.spec.unique_key.as_deref()?).copied().filter(|holder| *holder != run.id)?;
+        run.stood_for(self.stored.contains(&run.id), Some(holder))
+    }
 }
 
 /// Runs as one array per column.

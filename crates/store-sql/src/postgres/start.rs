@@ -1,5 +1,5 @@
 use super::Postgres;
-use super::advance::{STANDING, unstorable_because};
+use super::advance::STANDING;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
@@ -8,11 +8,13 @@ use super::snapshot::{Read, definition, definitions};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
-use everbeat_model::graph::{Command, Execution, Graph, Refusal, Snapshot};
+use crate::encode::unstorable_change;
+use everbeat_model::graph::{Execution, Graph, Opening, Snapshot, opening, repeated};
 use everbeat_model::{ExecutionId, StoreTime};
 use everbeat_store::{Planner, Result, Start, Started};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 /// Waits for other requests with the same keys to end; in one order.
@@ -59,7 +61,7 @@ pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Plan
                 open.extend([second, places]);
             }
             Err(Fault::Data(reason)) => {
-                answers[places[0]] = Started::Refused(Refusal::Invalid(unstorable_because(&reason)));
+                answers[places[0]] = Started::Refused(unstorable_change(batch[0].id, &reason));
             }
             Err(fault) => return Err(fault.into()),
         }
@@ -137,19 +139,16 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     fn start<'k>(&mut self, start: &'k Start, resolved: &Resolved, keys: &mut Keys<'k>) -> Outcome<Started> {
-        if self.there.contains(&start.id.0) {
-            // The same start again: an earlier answer was lost.
-            return Ok(Started::Exists(start.id));
-        }
-        if let Some(answer) = keys.answer(start) {
-            return Ok(answer);
+        let stored = self.there.contains(&start.id.0);
+        let sent = repeated(start.id, stored, start.idempotency.as_ref(), keys.kept(start));
+        if let Some(earlier) = Started::earlier(sent) {
+            return Ok(earlier);
         }
         let Some(serial) = resolved.definition else { return Ok(Started::NoGraph) };
         let graph = definition(&self.graphs, serial)?;
-        let standing = self.standing.get(&start.graph).filter(|_| graph.singleton);
-        let answer = match standing {
-            Some(id) => Started::Exists(*id),
-            None => self.begin(start, serial, resolved, graph),
+        let answer = match opening(&graph, self.standing.get(&start.graph).copied()) {
+            Opening::Stands(id) => Started::Exists(id),
+            Opening::Begin => self.begin(start, serial, resolved, graph),
         };
         if let Started::Created { id, .. } | Started::Exists(id) = &answer {
             keys.remember(start, *id);
@@ -158,14 +157,10 @@ impl Starting<'_> {
     }
 
     fn begin(&mut self, start: &Start, serial: u64, resolved: &Resolved, graph: Arc<Graph>) -> Started {
-        let commands = match start.values.is_empty() {
-            true => Vec::new(),
-            false => vec![Command::Set { values: start.values.clone(), metadata: start.metadata.clone() }],
-        };
         let (id, now) = (start.id, resolved.now);
         let execution = Execution::default();
         let snapshot = Snapshot { id, graph: graph.clone(), execution: execution.clone(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, commands);
+        let mut plan = self.planner.plan(snapshot, start.commands());
         if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
             return Started::Refused(refusal);
         }
@@ -197,7 +192,7 @@ impl Starting<'_> {
 #[derive(Default)]
 struct Keys<'a> {
     taken: BTreeMap<&'a str, Option<(&'a str, ExecutionId)>>,
-    kept: BTreeMap<String, (String, Option<Uuid>)>,
+    kept: BTreeMap<String, (String, Option<ExecutionId>)>,
 }
 
 impl<'a> Keys<'a> {
@@ -219,9 +214,8 @@ impl<'a> Keys<'a> {
         keys.taken = taken.into_iter().map(|name| (name, None)).collect();
         if !held.is_empty() {
             let rows = transaction.query(KEPT_KEYS, &[&held]).await?;
-            let kept =
-                |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get::<_, Vec<Uuid>>(2).first().copied()));
-            keys.kept = rows.iter().map(kept).collect();
+            let made = |row: &Row| row.get::<_, Vec<Uuid>>(2).first().copied().map(ExecutionId);
+            keys.kept = rows.iter().map(|row| (row.get(0), (row.get(1), made(row)))).collect();
         }
         if keys.kept.len() < held.len() {
             // Forgotten between the two statements: then it is ours after all.
@@ -230,18 +224,13 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// What an earlier request with the same key was answered.
-    fn answer(&self, start: &Start) -> Option<Started> {
-        let given = start.idempotency.as_ref()?;
-        let (fingerprint, id) = match self.taken.get(given.key.as_str()) {
-            Some(None) => return None,
-            Some(Some((fingerprint, id))) => (*fingerprint, Some(id.0)),
-            None => self.kept.get(&given.key).map(|(fingerprint, id)| (fingerprint.as_str(), *id))?,
-        };
-        Some(match id {
-            Some(id) if fingerprint == given.fingerprint => Started::Exists(ExecutionId(id)),
-            _ => Started::KeyReused,
-        })
+    /// What an earlier request with the same key, in this batch or before it, was answered.
+    fn kept(&self, start: &Start) -> Option<(&str, Option<ExecutionId>)> {
+        let key = &start.idempotency.as_ref()?.key;
+        match self.taken.get(key.as_str()) {
+            Some(answered) => answered.map(|(fingerprint, id)| (fingerprint, Some(id))),
+            None => self.kept.get(key).map(|(fingerprint, id)| (fingerprint.as_str(), *id)),
+        }
     }
 
     fn remember(&mut self, start: &'a Start, id: ExecutionId) {

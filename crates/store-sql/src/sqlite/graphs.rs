@@ -8,7 +8,7 @@ use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
-use everbeat_model::{Json, StoreTime};
+use everbeat_model::{Json, Sent, StoreTime};
 use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
@@ -40,14 +40,17 @@ fn apply_once(
     idempotency: Option<&Idempotency>,
 ) -> Outcome<Applied> {
     let Some(idempotency) = idempotency else { return apply(tx, definitions, graph) };
-    if let Some((fingerprint, ids)) = seen(tx, &idempotency.key)? {
-        let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
-        let mut select = tx.connection.prepare_cached("select serial, applied_at from graph where serial = ?1")?;
-        let found = select.query_row([stored(serial)], serial_and_time).optional()?;
-        return match found.filter(|_| fingerprint == idempotency.fingerprint) {
-            Some(found) => Ok(Applied { definition: definition(tx.connection, definitions, found)?, new: false }),
-            None => Err(Error::KeyReused { key: idempotency.key.clone() }.into()),
-        };
+    let kept = seen(tx, &idempotency.key)?;
+    let reused = || Error::KeyReused { key: idempotency.key.clone() };
+    match idempotency.sent(kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids))) {
+        Sent::First => {}
+        Sent::Again(ids) => {
+            let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
+            let mut select = tx.connection.prepare_cached("select serial, applied_at from graph where serial = ?1")?;
+            let found = select.query_row([stored(serial)], serial_and_time).optional()?.ok_or_else(reused)?;
+            return Ok(Applied { definition: definition(tx.connection, definitions, found)?, new: false });
+        }
+        Sent::Reused => return Err(reused().into()),
     }
     let applied = apply(tx, definitions, graph)?;
     remember(tx, idempotency, applied.definition.key_id().as_bytes())?;

@@ -10,8 +10,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{
-    Attempt, Hole, Json, Lease, Next, Outcome, Planted, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement,
-    Standing, StoreTime, Token,
+    Attempt, Hole, Json, Lease, Next, Outcome, Planted, Replica, ReplicaId, Run, RunId, RunState, Sent, Settled,
+    Settlement, Standing, StoreTime, Token,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,27 +22,23 @@ impl Runs for Memory {
     async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
         let now = self.now();
         let mut state = self.lock();
-        if let Some(idempotency) = &request.idempotency
-            && let Some((fingerprint, ids, _)) = state.idempotency.get(&idempotency.key)
-        {
-            if *fingerprint != idempotency.fingerprint {
-                return Err(Error::KeyReused { key: idempotency.key.clone() });
+        if let Some(idempotency) = &request.idempotency {
+            let kept = state.idempotency.get(&idempotency.key);
+            match idempotency.sent(kept.map(|(fingerprint, ids, _)| (fingerprint.as_str(), ids))) {
+                Sent::First => {}
+                Sent::Again(ids) => return Ok(ids.iter().map(|id| Enqueued::Exists(*id)).collect()),
+                Sent::Reused => return Err(Error::KeyReused { key: idempotency.key.clone() }),
             }
-            return Ok(ids.iter().map(|id| Enqueued::Exists(*id)).collect());
         }
         let mut answers = Vec::with_capacity(request.runs.len());
         let mut lines = Vec::new();
         for run in request.runs {
-            if state.runs.contains_key(&run.id) {
-                // The same run again: an earlier answer was lost.
-                answers.push(Enqueued::Exists(run.id));
+            let holder = run.spec.unique_key.as_ref().and_then(|key| state.unique.get(key)).copied();
+            if let Some(other) = run.stood_for(state.runs.contains_key(&run.id), holder) {
+                answers.push(Enqueued::Exists(other));
                 continue;
             }
             if let Some(key) = &run.spec.unique_key {
-                if let Some(existing) = state.unique.get(key) {
-                    answers.push(Enqueued::Exists(*existing));
-                    continue;
-                }
                 state.unique.insert(key.clone(), run.id);
             }
             lines.push(line("run.created", &run.id.to_string(), None, None));

@@ -17,6 +17,7 @@ mod opening;
 mod options;
 mod plan;
 mod rest;
+mod staleness;
 mod start;
 mod validate;
 

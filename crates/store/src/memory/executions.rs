@@ -1,5 +1,5 @@
 use super::Memory;
-use super::runs::cancel_one;
+use super::cancel::cancel_one;
 use super::state::{ExecutionRow, State, ValueRow};
 use crate::{
     AT_ONCE, Advance, Advanced, Analytics, Cancelled, Definition, ExecutionFilter, Executions, Looked, Peek, Planner,

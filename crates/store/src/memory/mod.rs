@@ -1,9 +1,14 @@
 //! The in-memory store: the contract in executable form. The SQL stores must answer as it does.
 
+mod cancel;
+mod claim;
+mod enqueue;
 mod executions;
+mod forget;
 mod graphs;
 mod ids;
 mod runs;
+mod settle;
 mod state;
 mod traits;
 

@@ -8,7 +8,8 @@ use super::Postgres;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::link::TRIES;
+use super::halves::Halves;
+use super::link::again;
 use super::snapshot::{Locked, definition, definitions, locked_sql};
 use super::sql::now;
 use super::transaction::Transaction;
@@ -62,28 +63,24 @@ const POSTPONE: &str = concat!(
 
 pub(super) async fn advance(store: &Postgres, advances: &[Advance], planner: &dyn Planner) -> Result<Vec<Advanced>> {
     let mut answers = vec![Advanced::NotFound; advances.len()];
-    let mut open: Vec<Vec<usize>> = vec![(0..advances.len()).collect()];
-    while let Some(mut places) = open.pop() {
-        if places.is_empty() {
-            continue;
-        }
+    let mut open = Halves::of((0..advances.len()).collect());
+    while let Some(places) = open.next() {
         let batch: Vec<&Advance> = places.iter().map(|place| &advances[*place]).collect();
         match advance_batch(store, &batch, planner).await {
             Ok(advanced) => places.iter().zip(advanced).for_each(|(place, advanced)| answers[*place] = advanced),
-            // One that cannot be stored must not spoil the others: it is halved until it stands alone.
-            Err(Fault::Data(_)) if places.len() > 1 => {
-                let second = places.split_off(places.len() / 2);
-                open.extend([second, places]);
+            Err(Fault::Data(reason)) => {
+                if let Some(place) = open.halve(places) {
+                    answers[place] = unstorable(store, &advances[place], &reason).await?;
+                }
             }
-            Err(Fault::Data(reason)) => answers[places[0]] = unstorable(store, batch[0], &reason).await?,
             Err(fault) => return Err(fault.into()),
         }
     }
     Ok(answers)
 }
 
-/// Nothing of it was written. Its notes stand; without commands they are what cannot be carried out, and
-/// must not be taken up again and again.
+/// Answers a change of which nothing was written. The notes of its execution stand; where there are no commands, the
+/// notes are what cannot be carried out, and must not be taken up again and again.
 async fn unstorable(store: &Postgres, advance: &Advance, reason: &str) -> Result<Advanced> {
     let refusal = unstorable_change(advance.execution, reason);
     if advance.commands.is_empty() {
@@ -97,16 +94,11 @@ async fn postpone(store: &Postgres, execution: ExecutionId) -> Outcome<()> {
 }
 
 async fn advance_batch(store: &Postgres, batch: &[&Advance], planner: &dyn Planner) -> Outcome<Vec<Advanced>> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_advance(&transaction, store, batch, planner).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_advance(
@@ -167,16 +159,11 @@ async fn next(store: &Postgres) -> Outcome<Looked> {
 }
 
 async fn look(store: &Postgres, most: usize, planner: &dyn Planner, looked: &mut Vec<ExecutionId>) -> Outcome<()> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_look(&transaction, store, most, planner, looked).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_look(

@@ -1,9 +1,12 @@
+//! Starts of executions: a whole batch in one transaction.
+
 use super::Postgres;
 use super::advance::STANDING;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::link::TRIES;
+use super::halves::Halves;
+use super::link::again;
 use super::snapshot::{Read, definition, definitions};
 use super::sql::now;
 use super::transaction::Transaction;
@@ -47,21 +50,15 @@ const RESOLVE: &str = "\
 
 pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Planner) -> Result<Vec<Started>> {
     let mut answers = vec![Started::NoGraph; starts.len()];
-    let mut open: Vec<Vec<usize>> = vec![(0..starts.len()).collect()];
-    while let Some(mut places) = open.pop() {
-        if places.is_empty() {
-            continue;
-        }
+    let mut open = Halves::of((0..starts.len()).collect());
+    while let Some(places) = open.next() {
         let batch: Vec<&Start> = places.iter().map(|place| &starts[*place]).collect();
         match start_batch(store, &batch, planner).await {
             Ok(started) => places.iter().zip(started).for_each(|(place, started)| answers[*place] = started),
-            // One that cannot be stored must not spoil the others: it is halved until it stands alone.
-            Err(Fault::Data(_)) if places.len() > 1 => {
-                let second = places.split_off(places.len() / 2);
-                open.extend([second, places]);
-            }
             Err(Fault::Data(reason)) => {
-                answers[places[0]] = Started::Refused(unstorable_change(batch[0].id, &reason));
+                if let Some(place) = open.halve(places) {
+                    answers[place] = Started::Refused(unstorable_change(starts[place].id, &reason));
+                }
             }
             Err(fault) => return Err(fault.into()),
         }
@@ -70,16 +67,11 @@ pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Plan
 }
 
 async fn start_batch(store: &Postgres, batch: &[&Start], planner: &dyn Planner) -> Outcome<Vec<Started>> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_start(&transaction, store, batch, planner).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_start(
@@ -127,7 +119,7 @@ struct Resolved {
     now: StoreTime,
 }
 
-/// What is there, with what this batch adds.
+/// The executions that are stored, with those that this batch adds.
 struct Starting<'a> {
     planner: &'a dyn Planner,
     graphs: BTreeMap<u64, Arc<Graph>>,
@@ -188,7 +180,7 @@ impl Starting<'_> {
     }
 }
 
-/// The idempotency keys of a batch. Those that nobody had are this transaction's.
+/// The idempotency keys of a batch. Keys that nobody had are this transaction's.
 #[derive(Default)]
 struct Keys<'a> {
     taken: BTreeMap<&'a str, Option<(&'a str, ExecutionId)>>,

@@ -140,7 +140,7 @@ impl Work<'_, '_> {
         Ok(Advanced::Done(answers))
     }
 
-    /// One of a singleton graph does not come back while another stands.
+    /// An execution of a singleton graph does not come back while another stands.
     fn refuses_return(&self, row: &ExecutionRow, commands: &[Command]) -> Outcome<Option<Refusal>> {
         if !must_be_alone(row.singleton, row.archived_at, commands) {
             return Ok(None);
@@ -188,7 +188,7 @@ fn update(
 }
 
 pub(super) fn looked(tx: &Tx<'_>, executions: Vec<ExecutionId>) -> Outcome<Looked> {
-    // What was trimmed counts too.
+    // Events that were trimmed count too.
     let mut newest = tx.connection.prepare_cached("select seq from sqlite_sequence where name = 'event'")?;
     let news: Option<i64> = newest.query_row([], |row| row.get(0)).optional()?;
     let next_in = agenda::next(tx)?.map(|due| due.since(tx.now));

@@ -1,3 +1,5 @@
+//! New runs, and requests that are the same as before.
+
 use super::fault::Outcome;
 use super::writer::Tx;
 use everbeat_model::event::line;

@@ -1,3 +1,5 @@
+//! Definitions of graphs.
+
 use super::Sqlite;
 use super::enqueue::{remember, seen};
 use super::fault::Outcome;
@@ -58,7 +60,7 @@ fn apply_once(
 }
 
 fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<Applied> {
-    // One that cannot be read is another one.
+    // A definition that cannot be read is another one.
     let latest = find(tx.connection, definitions, &graph.name, None).ok().flatten();
     if let Some(definition) = latest.filter(|latest| latest.graph == graph) {
         return Ok(Applied { definition, new: false });
@@ -93,7 +95,7 @@ pub(super) fn find(
     name: &str,
     version: Option<&str>,
 ) -> Outcome<Option<Definition>> {
-    // One statement for each, so that each goes through the index as far as it can.
+    // One statement for each way in, so that each goes through the index as far as it can.
     let found = match version {
         None => connection
             .prepare_cached("select serial, applied_at from graph where name = ?1 order by serial desc limit 1")?

@@ -137,6 +137,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
         let inserted = transaction.query(&INSERT, &rows(chunk.iter().copied()).params()).await?;
         made.extend(inserted.iter().map(|row| row.get::<_, Uuid>(0)));
     }
+    holders.give_back(&transaction, &made).await?;
     let answers: Vec<Enqueued> = request
         .runs
         .iter()
@@ -179,6 +180,8 @@ pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotenc
 #[derive(Default)]
 struct Holders<'a> {
     by_key: BTreeMap<&'a str, RunId>,
+    /// Keys that were free.
+    taken: Vec<&'a str>,
     /// Of the runs whose key another one holds, those that are stored already.
     stored: BTreeSet<RunId>,
 }
@@ -198,8 +201,9 @@ impl<'a> Holders<'a> {
         let keys: Vec<&str> = holders.by_key.keys().copied().collect();
         let ids: Vec<Uuid> = holders.by_key.values().map(|id| id.0).collect();
         let rows = transaction.query(TAKE_KEYS, &[&keys, &ids]).await?;
-        let taken: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        let held: Vec<&str> = keys.into_iter().filter(|key| !taken.contains(key)).collect();
+        let free: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        let (taken, held): (Vec<&str>, Vec<&str>) = keys.into_iter().partition(|key| free.contains(key));
+        holders.taken = taken;
         if !held.is_empty() {
             holders.read(transaction, &held, runs).await?;
         }
@@ -223,6 +227,16 @@ impl<'a> Holders<'a> {
             self.by_key.insert(key, *found.get(key).ok_or_else(free)?);
         }
         Ok(())
+    }
+
+    /// Gives back the keys of runs that were not made: each was stored before, and has finished, since its key was free.
+    async fn give_back(&self, transaction: &Transaction<'_>, made: &BTreeSet<Uuid>) -> Outcome<()> {
+        let is_made = |key: &&str| self.by_key.get(key).is_some_and(|run| made.contains(&run.0));
+        let unused: Vec<&str> = self.taken.iter().copied().filter(|key| !is_made(key)).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        transaction.query("delete from unique_key where key = any($1::text[])", &[&unused]).await.map(|_| ())
     }
 
     /// Which run stands for this one, if another one holds its key. Otherwise its insert shows whether it is stored.

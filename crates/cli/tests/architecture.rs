@@ -34,6 +34,25 @@ fn crate_edges_are_those_of_the_architecture() {
     }
 }
 
+/// Planted mistakes and the conformance suite are for tests: nothing but a dev-dependency switches them on.
+#[test]
+fn no_binary_holds_what_only_tests_need() {
+    let only_tests_need = ["everbeat-model feature \"holes\"", "everbeat-store feature \"conformance\""];
+    let (built, tested) = (features("features,no-dev"), features("features"));
+    for feature in only_tests_need {
+        assert!(!built.contains(feature), "{feature} is on in a build of the workspace:\n{built}");
+        assert!(tested.contains(feature), "{feature} is off in tests of the workspace: is the search broken?");
+    }
+}
+
+/// The features of every crate of the workspace, and who switches them on.
+fn features(edges: &str) -> String {
+    let arguments = ["tree", "--workspace", "--offline", "--locked", "--edges", edges];
+    let output = std::process::Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "cargo tree failed: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn sql_stands_in_store_sql_only() {
     for name in ["model", "store", "engine", "server", "supervisor", "everbeat", "sim"] {

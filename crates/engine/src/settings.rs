@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use everbeat_model::time::format_duration;
-use everbeat_model::{Hole, Invalid, Policy};
+use everbeat_model::{Invalid, Planted, Policy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct Settings {
     pub tasks: BTreeMap<String, usize>,
     pub jobs: JobSettings,
     #[doc(hidden)]
-    pub hole: Option<Hole>,
+    pub hole: Planted,
 }
 
 /// How detached commands are watched and kept.
@@ -142,7 +142,7 @@ impl Default for Settings {
             queues: BTreeMap::new(),
             tasks: BTreeMap::new(),
             jobs: JobSettings::default(),
-            hole: None,
+            hole: Planted::default(),
         }
     }
 }

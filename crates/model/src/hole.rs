@@ -1,5 +1,35 @@
-/// A known mistake that the simulation can plant, to show that it would be found. No configuration
-/// reaches this; only the simulation sets it.
+//! Known mistakes that the simulation plants, to show that it would find them.
+
+/// The hole that is planted, if any. Without the feature `holes` this type is empty: no hole can be planted, and the
+/// compiler drops whatever a hole would do. Tests switch the feature on; no build of a binary does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planted {
+    #[cfg(feature = "holes")]
+    hole: Option<Hole>,
+}
+
+#[cfg(feature = "holes")]
+impl Planted {
+    pub const fn one(hole: Hole) -> Planted {
+        Planted { hole: Some(hole) }
+    }
+
+    pub const fn is(self, asked: Hole) -> bool {
+        match self.hole {
+            Some(hole) => hole as u8 == asked as u8,
+            None => false,
+        }
+    }
+}
+
+#[cfg(not(feature = "holes"))]
+impl Planted {
+    pub const fn is(self, _asked: Hole) -> bool {
+        false
+    }
+}
+
+/// A known mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hole {
     /// A settle is accepted whatever token it shows.

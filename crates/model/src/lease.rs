@@ -1,4 +1,4 @@
-use crate::hole::Hole;
+use crate::hole::{Hole, Planted};
 use crate::id::{ReplicaId, RunId, Token};
 use crate::time::StoreTime;
 
@@ -41,13 +41,14 @@ impl Lease {
 
     /// Whether a write with this proof may act under this lease. The token decides, since attempt numbers
     /// repeat when a failover forgets a grant; and the owner, since a lease that was adopted keeps its token.
-    pub fn admits(&self, shown: &Shown, hole: Option<Hole>) -> bool {
-        match hole {
-            Some(Hole::SettleWithoutToken) if !shown.rescue => true,
-            Some(Hole::RescueWithoutCompare) if shown.rescue => true,
-            Some(Hole::FormerOwner) => self.token == shown.token,
-            Some(Hole::AttemptAsToken) => self.attempt == shown.attempt,
-            _ => self.token == shown.token && self.replica_id == shown.replica_id,
+    pub fn admits(&self, shown: &Shown, hole: Planted) -> bool {
+        let unproven = if shown.rescue { Hole::RescueWithoutCompare } else { Hole::SettleWithoutToken };
+        if hole.is(unproven) {
+            return true;
         }
+        if hole.is(Hole::AttemptAsToken) {
+            return self.attempt == shown.attempt;
+        }
+        self.token == shown.token && (self.replica_id == shown.replica_id || hole.is(Hole::FormerOwner))
     }
 }

@@ -1,4 +1,4 @@
-use crate::hole::Hole;
+use crate::hole::{Hole, Planted};
 use crate::id::ReplicaId;
 use crate::time::StoreTime;
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,8 @@ impl ReplicaState {
 }
 
 /// Whether a replica with this row (or none) may claim.
-pub fn may_claim(state: Option<ReplicaState>, hole: Option<Hole>) -> bool {
-    state == Some(ReplicaState::Active) || (state.is_none() && hole == Some(Hole::ClaimBeforeReplica))
+pub fn may_claim(state: Option<ReplicaState>, hole: Planted) -> bool {
+    state == Some(ReplicaState::Active) || (state.is_none() && hole.is(Hole::ClaimBeforeReplica))
 }
 
 /// What a replica writes when it joins.

@@ -102,6 +102,12 @@ pub struct NewRun {
 }
 
 impl NewRun {
+    /// Which run stands for this one, if it is not to be made: itself, if it is stored already, since an earlier answer
+    /// was lost; or the unfinished run that holds its unique key.
+    pub fn stood_for(&self, stored: bool, holder: Option<RunId>) -> Option<RunId> {
+        if stored { Some(self.id) } else { holder }
+    }
+
     /// How much text it is.
     pub fn bytes(&self) -> usize {
         self.spec.input.as_str().len()

@@ -5,7 +5,7 @@
 //! after any gap of its own longer than half a timeout it starts afresh. When many would die at once
 //! it suspects itself first, and gives them one more full timeout.
 
-use crate::hole::Hole;
+use crate::hole::{Hole, Planted};
 use crate::id::ReplicaId;
 use crate::replica::Replica;
 use crate::time::{BootInstant, StoreTime};
@@ -71,7 +71,7 @@ pub struct Watch {
     outage: bool,
     /// Suspects that beat again since it was last asked.
     refuted: u64,
-    hole: Option<Hole>,
+    hole: Planted,
 }
 
 /// More than this share of the watched, and at least this many, falling silent at once is doubted.
@@ -79,7 +79,7 @@ const MASS_SHARE_PERCENT: usize = 30;
 const MASS_LEAST: usize = 3;
 
 impl Watch {
-    pub fn new(hole: Option<Hole>) -> Watch {
+    pub fn new(hole: Planted) -> Watch {
         Watch { hole, ..Watch::default() }
     }
 
@@ -94,7 +94,7 @@ impl Watch {
         self.shortest_timeout = others.iter().map(|row| row.heartbeat_timeout).min();
         let mut silent = Vec::new();
         for row in &others {
-            if self.hole == Some(Hole::ForeignClocks) {
+            if self.hole.is(Hole::ForeignClocks) {
                 if look.wall.since(row.last_heartbeat_at) > row.heartbeat_timeout {
                     silent.push(self.silent(row, row.heartbeat_timeout));
                 }
@@ -163,12 +163,11 @@ impl Watch {
         let half = row.heartbeat_timeout / 2;
         let stalled = gap.is_none_or(|gap| gap > half);
         let unrenewed = look.received.since(look.renewed) > half;
-        match self.hole {
-            Some(Hole::StalledDetector) if !outage => false,
-            Some(Hole::NoGraceAfterOutage) if outage => false,
-            Some(Hole::UnrenewedJudge) => stalled,
-            _ => stalled || unrenewed,
+        let unmindful = if outage { Hole::NoGraceAfterOutage } else { Hole::StalledDetector };
+        if self.hole.is(unmindful) {
+            return false;
         }
+        stalled || (unrenewed && !self.hole.is(Hole::UnrenewedJudge))
     }
 
     fn silent(&self, row: &Replica, silent_for: Duration) -> Silent {
@@ -185,7 +184,7 @@ impl Watch {
     /// Of the silent, those that may be judged now. They need not cross their timeouts in the same look
     /// to be many: whoever is suspect counts.
     fn doubt_masses(&mut self, silent: Vec<Silent>, watched: usize, look: &Look<'_>) -> Vec<Silent> {
-        if self.hole == Some(Hole::ForeignClocks) {
+        if self.hole.is(Hole::ForeignClocks) {
             return silent;
         }
         let suspects = self.sightings.values().filter(|sighting| sighting.suspect(look.sent)).count();

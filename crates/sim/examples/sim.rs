@@ -2,7 +2,7 @@
 //! Absence]` tells one history; `-- --seeds 1000 [--from N] [--threads N]` goes through many and prints their report. It fails if any
 //! guarantee broke.
 
-use everbeat_model::Hole;
+use everbeat_model::{Hole, Planted};
 use everbeat_sim::{Focus, Options, Report, run_seed, tell_seed};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ impl Asked {
                 "--from" => asked.from = number()?,
                 "--seeds" => asked.seeds = number()?,
                 "--threads" => asked.threads = number()?.clamp(1, MOST_THREADS) as usize,
-                "--hole" => asked.options.hole = Some(named(value, &Hole::ALL)?),
+                "--hole" => asked.options.hole = Planted::one(named(value, &Hole::ALL)?),
                 "--focus" => asked.options.focus = Some(named(value, &Focus::ALL)?),
                 _ => {
                     return Err(format!(

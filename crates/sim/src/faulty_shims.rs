@@ -109,7 +109,7 @@ impl FaultyShims {
     }
 
     fn keeps_past(&self) -> bool {
-        self.shared.hole != Some(Hole::PastForgotten)
+        !self.shared.hole.is(Hole::PastForgotten)
     }
 
     async fn begin(self, attempt: JobAttempt, order: Order) -> Result<(), StartError> {

@@ -40,13 +40,13 @@ mod world;
 
 pub use report::{FAULTS, Report, Violation};
 
-use everbeat_model::Hole;
+use everbeat_model::Planted;
 use world::World;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The mistake to plant.
-    pub hole: Option<Hole>,
+    pub hole: Planted,
     /// What this world is about, if not about everything.
     pub focus: Option<Focus>,
     /// Keep the whole history, not only the end of one that went wrong.

@@ -4,7 +4,7 @@ use crate::executor::{Executor, Owner, Sleep};
 use crate::network::Network;
 use crate::truth::Truth;
 use crate::worker::Worker;
-use everbeat_model::{Hole, StoreTime};
+use everbeat_model::{Planted, StoreTime};
 use everbeat_store::Memory;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Shared {
     pub(crate) seed: u64,
-    pub(crate) hole: Option<Hole>,
+    pub(crate) hole: Planted,
     pub(crate) executor: Arc<Executor>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) clocks: Arc<Clocks>,
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(seed: u64, hosts: usize, hole: Option<Hole>, network: Network, truth: Truth) -> Arc<Shared> {
+    pub(crate) fn new(seed: u64, hosts: usize, hole: Planted, network: Network, truth: Truth) -> Arc<Shared> {
         let executor = Executor::new();
         let clocks = Arc::new(Clocks::new(hosts));
         let (time, store_clocks) = (executor.clone(), clocks.clone());

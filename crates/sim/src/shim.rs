@@ -177,7 +177,7 @@ impl ShimLife {
     }
 
     fn has_last_timer(&self) -> bool {
-        self.shared.hole != Some(Hole::NoLastTimer)
+        !self.shared.hole.is(Hole::NoLastTimer)
     }
 
     fn keep_time(&self) -> Result<(), Gone> {

@@ -23,7 +23,7 @@ use crate::worker;
 use crate::workers::Workers;
 use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
 use everbeat_engine::{Engine, QueueLimit, Settings, Tasks};
-use everbeat_model::{Hole, RunId};
+use everbeat_model::{Planted, RunId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct World {
     pub(crate) healed_at: Option<u64>,
     /// When all was found finished: then it must stay so for a while.
     converged_at: Option<u64>,
-    hole: Option<Hole>,
+    hole: Planted,
     wakes: Arc<WakeBoard>,
     last_owner: Owner,
 }

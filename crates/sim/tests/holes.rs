@@ -1,6 +1,6 @@
 //! Each planted mistake is found, which the same seeds without it do not break.
 
-use everbeat_model::Hole;
+use everbeat_model::{Hole, Planted};
 use everbeat_sim::{Focus, Options, run_seed};
 
 /// A mistake must show itself within so many seeds.
@@ -24,7 +24,7 @@ fn found(hole: Hole, breaks: &str, times: usize) {
     let mut since = 0;
     for seed in 0..MOST {
         since += 1;
-        if let Err(violation) = run_seed(seed, Options { hole: Some(hole), ..sound }) {
+        if let Err(violation) = run_seed(seed, Options { hole: Planted::one(hole), ..sound }) {
             if needed.is_empty() {
                 println!("{hole:?} breaks {}: {}", violation.guarantee, violation.detail);
             }

@@ -50,7 +50,7 @@ pub(crate) const RUN_COLUMNS: &str = concat!(
   s.progress, s.checkpoint, coalesce(l.tenure, 0), coalesce(l.tries, d.tries, q.tries, c.tries, 0)"
 );
 
-/// Each by primary key.
+/// Joins each of a run's rows by primary key.
 pub(crate) const RUN_JOINS: &str = concat!(
     "left join lease l on l.run_id = r.id \
   left join replica p on p.id = l.replica_id \

@@ -41,13 +41,10 @@ pub(crate) fn unstorable(settlement: &Settlement, reason: &str) -> Settlement {
 /// An execution whose change cannot be stored is looked at again after so long.
 pub(crate) const UNSTORABLE_PAUSE: Duration = Duration::from_secs(60);
 
-/// Refuses a change of an execution that the database cannot hold.
+/// Refuses a change of an execution that the database cannot hold, and says so to whoever runs the server.
 pub(crate) fn unstorable_change(execution: ExecutionId, reason: &str) -> Refusal {
     tracing::error!(%execution, reason, "a change of an execution cannot be stored");
-    Refusal::Conflict {
-        problem: format!("the change cannot be stored: {reason}"),
-        hint: "look into the server's log; a value may be too large for the store".to_string(),
-    }
+    Refusal::unstorable(reason)
 }
 
 /// Counters as PostgreSQL's `integer` holds them.

@@ -1,3 +1,5 @@
+//! What stands in the way, from an error of the operating system.
+
 use everbeat_store::Obstacle;
 use std::io::{self, ErrorKind};
 

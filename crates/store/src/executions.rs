@@ -1,8 +1,8 @@
-use crate::{Idempotency, Result};
+use crate::Result;
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::{Cell, Change, Command, Condition, Execution, Graph, Plan, Refusal, Snapshot, Sort};
-use everbeat_model::{ExecutionId, Json, RunId, StoreTime};
+use everbeat_model::{ExecutionId, Idempotency, Json, RunId, Sent, StoreTime};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,6 +72,16 @@ pub struct Start {
     pub idempotency: Option<Idempotency>,
 }
 
+impl Start {
+    /// What is asked of the execution as it begins.
+    pub fn commands(&self) -> Vec<Command> {
+        if self.values.is_empty() {
+            return Vec::new();
+        }
+        vec![Command::Set { values: self.values.clone(), metadata: self.metadata.clone() }]
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
     Created {
@@ -85,6 +95,17 @@ pub enum Started {
     /// The idempotency key was used for another request.
     KeyReused,
     Refused(Refusal),
+}
+
+impl Started {
+    /// The answer to a start that is not the first of its kind.
+    pub fn earlier(sent: Sent<ExecutionId>) -> Option<Started> {
+        match sent {
+            Sent::First => None,
+            Sent::Again(id) => Some(Started::Exists(id)),
+            Sent::Reused => Some(Started::KeyReused),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -204,14 +225,6 @@ pub fn superseded() -> Json {
         "reason": "superseded",
         "message": "its execution no longer wants it: something that it depends on changed, or somebody ended it",
     }))
-}
-
-/// Refuses to bring back an execution while another one of its singleton graph stands.
-pub fn not_alone(graph: &str, other: ExecutionId) -> Refusal {
-    Refusal::Conflict {
-        problem: format!("execution {other} of the singleton graph {graph:?} stands"),
-        hint: "archive that one first".to_string(),
-    }
 }
 
 /// What a plan tells those who follow the log.

@@ -4,6 +4,7 @@
 //! No transaction handle leaves a store. Every call is atomic by itself: it happened wholly or not at
 //! all. An `Unavailable` answer says nothing about which of the two; callers look, they do not guess.
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod memory;
 
@@ -25,7 +26,7 @@ pub use error::{Cause, Class, Error, Obstacle};
 pub use events::{EventPage, Events, News, TRIM_LIMIT};
 pub use executions::{
     AT_ONCE, Advance, Advanced, Analytics, CUT_EVERY, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
-    Remembered, Start, Started, Stored, cuts, events, not_alone, recorded, superseded,
+    Remembered, Start, Started, Stored, cuts, events, recorded, superseded,
 };
 pub use graphs::{Applied, Definition, Graphs};
 pub use ids::{Ids, Noun};
@@ -33,13 +34,14 @@ pub use memory::Memory;
 pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
-    Cancelled, Claim, Enqueue, Enqueued, Held, Idempotency, LIST_BYTES, Part, Promoted, Reopened, RunFilter, Runs,
-    Sign, Signed, Which, last_heartbeat,
+    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, Reopened, RunFilter, Runs, Sign, Signed,
+    Which, last_heartbeat,
 };
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
 pub use wakes::{WakeSignal, Wakes};
 
+pub use everbeat_model::Idempotency;
 use everbeat_model::StoreTime;
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -4,8 +4,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Attempt, Json, Lease, NewRun, Policy, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
-    StoreTime, Token,
+    Attempt, Idempotency, Json, Lease, NewRun, Policy, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement,
+    Standing, StoreTime, Token,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,13 +91,6 @@ pub trait Runs {
 pub struct Enqueue {
     pub runs: Vec<NewRun>,
     pub idempotency: Option<Idempotency>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    pub key: String,
-    /// Of the whole request: the same key with another request is refused.
-    pub fingerprint: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

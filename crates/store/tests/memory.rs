@@ -1,4 +1,4 @@
-use everbeat_model::Hole;
+use everbeat_model::{Hole, Planted};
 use everbeat_store::Memory;
 use everbeat_store::conformance::differential::{Tally, differential};
 use everbeat_store::conformance::{HandClock, Open, cases};
@@ -33,7 +33,7 @@ async fn two_memory_stores_tell_the_same_story_and_it_holds_everything() {
 fn open_with(hole: Hole) -> Open {
     let clock = Arc::new(HandClock::default());
     let random = || uuid::Uuid::new_v4().as_u128();
-    Open::steered(Arc::new(Memory::with(clock.clone(), Box::new(random), Some(hole))), clock)
+    Open::steered(Arc::new(Memory::with(clock.clone(), Box::new(random), Planted::one(hole))), clock)
 }
 
 #[tokio::test]
@@ -67,6 +67,6 @@ async fn the_differential_finds_a_settle_without_token() {
     let sound = Memory::new(Arc::new(HandClock::default()));
     let random = || uuid::Uuid::new_v4().as_u128();
     let clock = Arc::new(HandClock::default());
-    let broken = Memory::with(clock, Box::new(random), Some(Hole::SettleWithoutToken));
+    let broken = Memory::with(clock, Box::new(random), Planted::one(Hole::SettleWithoutToken));
     differential(Arc::new(sound), Arc::new(broken), 1, 400).await;
 }

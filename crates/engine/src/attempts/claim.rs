@@ -40,7 +40,7 @@ pub(crate) async fn run(life: Arc<Life>, crew: usize) {
         if !offer.pause.is_zero() {
             core.env.sleep(offer.pause).await;
         }
-        if core.settings.hole == Some(Hole::WakeIsTruth) {
+        if core.settings.hole.is(Hole::WakeIsTruth) {
             // It turns all the while: only looking for work hangs on the hint.
             while within(&*core.env, core.settings.idle_limit(), wakes.wait()).await.is_none() {
                 life.turned(turn);

@@ -65,7 +65,7 @@ impl Life {
                 None
             }), false),
         };
-        if killed && self.core.settings.hole != Some(Hole::EndUnawaited) {
+        if killed && !self.core.settings.hole.is(Hole::EndUnawaited) {
             crew.performer.end(&post, &work).await;
         }
         let concluded = conclusion.is_some();

@@ -105,7 +105,7 @@ impl Settler {
     /// halved until the bad one stands alone; that one is held. Fails when the store cannot be written to at all:
     /// then the rest waits.
     async fn pass(&mut self, mut endings: Vec<Unstored>) -> Result<(), StoreError> {
-        let hole = self.life.core.settings.hole == Some(Hole::WholeBatchWaits);
+        let hole = self.life.core.settings.hole.is(Hole::WholeBatchWaits);
         endings.sort_by_key(|unstored| unstored.ending.bytes());
         let mut open = VecDeque::from(in_pieces(endings));
         while let Some(mut piece) = open.pop_front() {

@@ -73,13 +73,13 @@ pub(super) async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(),
     for held in orphans {
         let seen = LastSeen::of(&held);
         let (before, since) = absent.since.entry(held.lease.token).or_insert_with(|| (seen.clone(), now));
-        if *before != seen && core.settings.hole != Some(Hole::ReturnOverlooked) {
+        if *before != seen && !core.settings.hole.is(Hole::ReturnOverlooked) {
             (*before, *since) = (seen, now);
         }
         let since = *since;
         if host(&held).is_some_and(|host| never_returns(life, &host)) {
             lose(life, &held, now.since(since), Why::NotOurs).await?;
-        } else if now.since(since) >= window || core.settings.hole == Some(Hole::HastyGivingUp) {
+        } else if now.since(since) >= window || core.settings.hole.is(Hole::HastyGivingUp) {
             lose(life, &held, now.since(since), Why::HostAway).await?;
         }
     }

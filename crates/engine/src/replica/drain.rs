@@ -149,7 +149,7 @@ impl Life {
     /// What goes on without this replica is neither awaited nor released: it waits for whoever takes it over. Attempts
     /// whose end is on its way to the store are left to that. Answers how many go on.
     fn leave_behind(&self) -> usize {
-        if self.core.settings.hole == Some(Hole::LeftStillVouches) {
+        if self.core.settings.hole.is(Hole::LeftStillVouches) {
             return 0;
         }
         self.crews.iter().for_each(super::crew::Crew::close);

@@ -39,7 +39,7 @@ impl Drop for Current<'_> {
         self.core.set_life(None);
         // What a judged life performed is given up with a word on each. Otherwise nothing may go on: the process may
         // live for long after its replica has left.
-        let goes_on = self.core.settings.hole == Some(Hole::LeftStillVouches);
+        let goes_on = self.core.settings.hole.is(Hole::LeftStillVouches);
         if self.life.phase() != Phase::Fenced && !goes_on {
             self.life.table().all().iter().for_each(|work| work.kill(Stop::Fenced));
         }
@@ -176,11 +176,8 @@ impl Life {
                 .ok()
         });
         let settings = &core.settings;
-        let renewed = if settings.hole == Some(Hole::ClaimBeforeReplica) {
-            core.env.boot()
-        } else {
-            Life::register(core, id).await?
-        };
+        let renewed =
+            if settings.hole.is(Hole::ClaimBeforeReplica) { core.env.boot() } else { Life::register(core, id).await? };
         let slots: usize = core.performers.iter().map(|performer| performer.capacity().slots).sum();
         let (endings, endings_received) = mpsc::channel(slots + 1);
         let (signer, signs_received) = Signer::new(core.env.clone(), slots + 1);

@@ -51,7 +51,7 @@ pub(crate) async fn observe(life: &Life) {
         (watch.look(&look), watch.take_refuted())
     };
     figures::refuted(Watched::Replica, refuted);
-    let may_judge = pulse.connected() || core.settings.hole == Some(Hole::UnrenewedJudge);
+    let may_judge = pulse.connected() || core.settings.hole.is(Hole::UnrenewedJudge);
     for silent in silent.into_iter().filter(|_| may_judge) {
         if let Some(replica) = replicas.iter().find(|replica| replica.id == silent.id) {
             bury(life, replica, Some(silent.beat), silence_verdict(life, replica, &silent)).await;

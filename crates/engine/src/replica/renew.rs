@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(crate) async fn run(life: Arc<Life>) {
     let core = &life.core;
-    if core.settings.hole == Some(Hole::ClaimBeforeReplica) {
+    if core.settings.hole.is(Hole::ClaimBeforeReplica) {
         Life::register(core, life.id).await;
     }
     let mut drain = None;

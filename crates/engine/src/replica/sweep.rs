@@ -61,7 +61,7 @@ async fn sweep(life: &Arc<Life>, due: bool, nudged: bool, unperformed: &mut Unpe
         return Ok(());
     }
     life.core.offer().await;
-    if settings.hole != Some(Hole::LeaseNobodyPerforms) {
+    if !settings.hole.is(Hole::LeaseNobodyPerforms) {
         reconcile::run(life, unperformed).await?;
     }
     if life.call_in(Turn::Sweep, store.sweep_due("stranded", settings.sweep_interval * STRANDED_EVERY)).await? {

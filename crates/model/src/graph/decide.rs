@@ -16,7 +16,7 @@ use super::execution::{Cell, Computation, Execution, Now, Status, due_at};
 use super::gate::{Gate, equal};
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
-use crate::hole::Hole;
+use crate::hole::Planted;
 use crate::id::RunId;
 use crate::json::Json;
 use crate::time::StoreTime;
@@ -123,12 +123,12 @@ pub fn decide(
     now: StoreTime,
     new_run: &mut dyn FnMut() -> RunId,
 ) -> Changes {
-    decide_with(None, graph, execution, commands, now, new_run)
+    decide_with(Planted::default(), graph, execution, commands, now, new_run)
 }
 
 /// Decides with a mistake, if one is planted.
 pub(super) fn decide_with(
-    hole: Option<Hole>,
+    hole: Planted,
     graph: &Graph,
     execution: Execution,
     commands: Vec<Command>,
@@ -168,7 +168,7 @@ pub(super) struct Work<'a> {
     /// What is set, as the input of runs; the same for all that one decision starts.
     pub(super) input: Option<Json>,
     pub(super) changes: Changes,
-    pub(super) hole: Option<Hole>,
+    pub(super) hole: Planted,
 }
 
 impl Work<'_> {

@@ -1,6 +1,6 @@
 //! What each node of an execution is doing and what it waits for, in words for people.
 
-use super::execution::{Execution, Now, Standing, Status, due_at};
+use super::execution::{Computation, Execution, Now, Status, due_at};
 use super::gate::Gate;
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
@@ -154,32 +154,25 @@ impl<'a> Looker<'a> {
         }
     }
 
-    /// Follows the rule by which computations are started; the two must agree on what is stale.
     fn ground(&self, node: &Node) -> Ground {
-        let last = self.execution.computation(&node.name);
-        let none = BTreeMap::new();
-        let before = last.map_or(&none, |last| &last.computed_with);
-        let stands = || node.gate.holds(&Standing { now: self.values(), computed_with: before });
-        let open = node.gate.holds(&self.values()) || (last.is_some() && stands());
+        let open = node.gate.holds(&self.values()) || self.values().stands(node);
         if !open {
             return Ground::Shut;
         }
         if !node.kind.has_task() {
             return Ground::Current;
         }
-        let Some(last) = last else { return Ground::Stale };
-        if self.is_current(node, before) && last.status != Status::Next { Ground::Current } else { Ground::Stale }
+        let Some(last) = self.execution.computation(&node.name) else { return Ground::Stale };
+        if self.is_current(node, last) && last.status != Status::Next { Ground::Current } else { Ground::Stale }
     }
 
-    fn is_current(&self, node: &Node, before: &BTreeMap<String, u64>) -> bool {
-        let wanted = node.gate.upstreams().into_iter().filter_map(|upstream| {
-            let cell = self.execution.cell(upstream)?;
-            let armed = self.is_tick(upstream) && due_at(&cell.value).is_none_or(|due| due > self.now);
-            let revision = if armed { *before.get(upstream)? } else { cell.revision };
-            Some((upstream, revision))
-        });
-        let computed_with = before.iter().filter(|(name, _)| **name != node.name);
-        computed_with.map(|(name, revision)| (name.as_str(), *revision)).eq(wanted)
+    /// Whether the node was computed with what is there now. Its own revision is left out: a tick that is about to be
+    /// armed anew is as good as it was.
+    fn is_current(&self, node: &Node, last: &Computation) -> bool {
+        let revisions = self.values().revisions(node);
+        let [wanted, used] =
+            [&revisions, &last.computed_with].map(|revisions| revisions.iter().filter(|(name, _)| **name != node.name));
+        wanted.eq(used)
     }
 
     /// Whether a tick is only armed anew, since it was due: it is as good as it was.
@@ -187,7 +180,7 @@ impl<'a> Looker<'a> {
         let (cell, last) = (self.execution.cell(&node.name), self.execution.computation(&node.name));
         node.kind.is_tick()
             && cell.zip(last).is_some_and(|(cell, last)| {
-                self.is_current(node, &last.computed_with) && last.computed_with.get(&node.name) == Some(&cell.revision)
+                self.is_current(node, last) && last.computed_with.get(&node.name) == Some(&cell.revision)
             })
     }
 
@@ -269,7 +262,7 @@ impl<'a> Looker<'a> {
     /// What stands in the way of a gate that asks for the opposite.
     fn must_not(&self, inner: &Gate) -> String {
         match inner {
-            Gate::Provided(name) if self.is_tick(name) => format!("{name} is due and must not be"),
+            Gate::Provided(name) if self.values().is_tick(name) => format!("{name} is due and must not be"),
             Gate::Provided(name) => format!("{name} is set and must not be"),
             Gate::IsTrue(name) | Gate::IsFalse(name) | Gate::Compare(_, name, _) => {
                 format!("{} holds and must not: {}", phrase(inner), self.content(name))
@@ -288,15 +281,11 @@ impl<'a> Looker<'a> {
                 _ => format!("{name} is not set"),
             };
         };
-        match (self.is_tick(name), due_at(&cell.value)) {
+        match (self.values().is_tick(name), due_at(&cell.value)) {
             (false, _) => format!("{name} is {}", echo(&cell.value, LONGEST_ECHO)),
             (true, Some(due)) => format!("{name} is due at {due}"),
             (true, None) => format!("{name} is paused"),
         }
-    }
-
-    fn is_tick(&self, name: &str) -> bool {
-        self.graph.node(name).is_some_and(|node| node.kind.is_tick())
     }
 }
 

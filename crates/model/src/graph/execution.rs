@@ -84,6 +84,7 @@ impl Execution {
 }
 
 /// What gates see at a moment: a tick is provided when it is due.
+#[derive(Clone, Copy)]
 pub(super) struct Now<'a> {
     pub(super) graph: &'a Graph,
     pub(super) execution: &'a Execution,

@@ -13,9 +13,11 @@ mod gate;
 mod kind;
 mod mermaid;
 mod node;
+mod opening;
 mod options;
 mod plan;
 mod rest;
+mod staleness;
 mod start;
 mod validate;
 
@@ -27,6 +29,7 @@ pub use gate::{Comparison, Gate};
 pub use kind::NodeKind;
 pub use mermaid::{mermaid, mermaid_of};
 pub use node::{Graph, Node};
+pub use opening::{Opening, must_be_alone, not_alone, opening, repeated};
 pub use options::NodeOptions;
 pub use plan::{Defaults, Ended, Plan, Refusal, Snapshot, plan};
 

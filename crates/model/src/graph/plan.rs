@@ -5,7 +5,7 @@ use super::execution::Execution;
 use super::kind::NodeKind;
 use super::node::Graph;
 use crate::error::{Invalid, nearest};
-use crate::hole::Hole;
+use crate::hole::Planted;
 use crate::id::{ExecutionId, RunId};
 use crate::json::Json;
 use crate::policy::{Policy, PolicyPatch};
@@ -56,13 +56,21 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// The store cannot hold what the command leads to, for a reason that lies in its values: trying again does not help.
+    pub fn unstorable(reason: &str) -> Refusal {
+        let hint = "send other or smaller values; the server's log names the execution";
+        Refusal::Invalid(Invalid::new("", reason, "the store cannot hold it", hint))
+    }
+}
+
 /// What node runs are made with, where the definition says nothing.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     pub policy: Arc<Policy>,
     pub queue: String,
     /// The mistake to plant; only the simulation sets it.
-    pub hole: Option<Hole>,
+    pub hole: Planted,
 }
 
 /// Decides, with the results of finished runs first: they came before what is asked now.

@@ -1,9 +1,10 @@
 //! Which nodes must be computed now, and which computations have lost their ground.
 
 use super::decide::{Start, Work};
-use super::execution::{Computation, Execution, Standing, Status, due_at};
+use super::execution::{Computation, Execution, Status, due_at};
 use super::kind::NodeKind;
 use super::node::Node;
+use super::staleness::{Revisions, stale};
 use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
@@ -11,9 +12,7 @@ use crate::time::StoreTime;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-type Revisions = BTreeMap<String, u64>;
-
-impl<'a> Work<'a> {
+impl Work<'_> {
     /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
     /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
     pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
@@ -27,9 +26,10 @@ impl<'a> Work<'a> {
     }
 
     fn start_and_stop_once(&mut self, new_run: &mut dyn FnMut() -> RunId) {
-        let stale = self.stale();
+        let mixes = self.hole.is(Hole::MixedInputs);
+        let stale = if mixes { BTreeSet::new() } else { stale(self.graph, &self.next, self.now) };
         for node in self.graph.in_order().filter(|node| node.kind.has_task()) {
-            let wanted = self.wanted(node);
+            let wanted = self.view().wanted(node);
             let last = self.next.computation(&node.name);
             let runs = last.is_some_and(|last| matches!(last.status, Status::Running(_)));
             let current = self.is_current(node, wanted.as_ref());
@@ -56,14 +56,14 @@ impl<'a> Work<'a> {
     /// one that ended together with what it depends on would have been stopped a moment later.
     pub(super) fn outdated(&self, name: &str, run: RunId) -> bool {
         let Some(node) = self.graph.node(name).filter(|_| self.next.running(name) == Some(run)) else { return false };
-        let wanted = self.wanted(node);
+        let wanted = self.view().wanted(node);
         !self.is_current(node, wanted.as_ref()) && !self.may_finish(node, wanted.as_ref())
     }
 
     /// Whether the node's last computation is, or will be, what is wanted.
     fn is_current(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let Some((wanted, last)) = wanted.zip(self.next.computation(&node.name)) else { return false };
-        if self.hole == Some(Hole::TickTwice) && last.status == Status::Done {
+        if self.hole.is(Hole::TickTwice) && last.status == Status::Done {
             let tick = |name: &&str| self.graph.node(name).is_some_and(|node| node.kind == NodeKind::TickOnce);
             return last.is_current(wanted) && !node.gate.upstreams().iter().any(tick);
         }
@@ -74,18 +74,10 @@ impl<'a> Work<'a> {
     /// since it began. It is followed by another one; to stop it each time would starve it.
     fn may_finish(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let (Some(wanted), Some(last)) = (wanted, self.next.computation(&node.name)) else { return false };
-        if self.hole == Some(Hole::ResultOfOldInputs) {
+        if self.hole.is(Hole::ResultOfOldInputs) {
             return true;
         }
-        self.same_but_for_ticks(wanted, &last.computed_with)
-    }
-
-    fn same_but_for_ticks(&self, a: &Revisions, b: &Revisions) -> bool {
-        let tick = |name: &str| self.graph.node(name).is_some_and(|node| node.kind.is_tick());
-        let plain = |revisions: &'_ Revisions| -> Vec<(String, u64)> {
-            revisions.iter().filter(|(name, _)| !tick(name)).map(|(name, at)| (name.clone(), *at)).collect()
-        };
-        plain(a) == plain(b)
+        self.view().same_but_for_ticks(wanted, &last.computed_with)
     }
 
     /// When a tick that gave no new time is asked again.
@@ -97,10 +89,9 @@ impl<'a> Work<'a> {
 
     fn start(&mut self, node: &Node, computed_with: Revisions, run: RunId) {
         // An iteration that asked for another goes on where it was, unless something changed meanwhile.
-        let looped = self
-            .next
-            .computation(&node.name)
-            .filter(|last| last.status == Status::Next && self.same_but_for_ticks(&last.computed_with, &computed_with));
+        let looped = self.next.computation(&node.name).filter(|last| {
+            last.status == Status::Next && self.view().same_but_for_ticks(&last.computed_with, &computed_with)
+        });
         let (iterations, state) = looped.map_or((0, None), |last| (last.iterations, last.state.clone()));
         let state = state.filter(|_| node.kind == NodeKind::Loop);
         let input = match &state {
@@ -126,80 +117,6 @@ impl<'a> Work<'a> {
     pub(super) fn begin(&mut self, node: &str, computation: Computation) {
         self.next.nodes.entry(node.to_string()).or_default().computation = Some(computation);
         self.changes.computations.insert(node.to_string());
-    }
-
-    /// The revisions that the node should be computed with now; none while its gate is shut. An upstream
-    /// tick counts anew only when it is due.
-    fn wanted(&self, node: &Node) -> Option<Revisions> {
-        let last = self.next.computation(&node.name);
-        let none = BTreeMap::new();
-        let before = last.map_or(&none, |last| &last.computed_with);
-        // A tick that fired for it counts although it is armed again by now.
-        if !node.gate.holds(&Standing { now: self.view(), computed_with: before }) {
-            return None;
-        }
-        let mut wanted = BTreeMap::new();
-        for upstream in node.gate.upstreams() {
-            let Some(cell) = self.next.cell(upstream) else { continue };
-            let tick = self.graph.node(upstream).is_some_and(|node| node.kind.is_tick());
-            let due = tick && due_at(&cell.value).is_some_and(|due| due <= self.now);
-            match (tick && !due, before.get(upstream)) {
-                (true, Some(revision)) => _ = wanted.insert(upstream.to_string(), *revision),
-                (true, None) => {}
-                (false, _) => _ = wanted.insert(upstream.to_string(), cell.revision),
-            }
-        }
-        if node.kind == NodeKind::TickRecurring && self.fired(&node.name) {
-            // Armed anew once everything that waited for it has been started with it.
-            wanted.insert(node.name.clone(), self.next.cell(&node.name).map_or(0, |cell| cell.revision));
-        } else if let Some(own) = before.get(&node.name) {
-            wanted.insert(node.name.clone(), *own);
-        }
-        Some(wanted)
-    }
-
-    /// Whether a recurring tick is due, and all that depends on it has taken note.
-    fn fired(&self, tick: &str) -> bool {
-        let Some(cell) = self.next.cell(tick) else { return false };
-        if due_at(&cell.value).is_none_or(|due| due > self.now) {
-            return false;
-        }
-        self.graph.dependants(tick).filter(|node| node.kind.has_task()).all(|node| {
-            let noted = self.next.computation(&node.name).and_then(|last| last.computed_with.get(tick));
-            let failed =
-                |name: &&str| self.next.computation(name).is_some_and(|last| matches!(last.status, Status::Failed(_)));
-            // One that a failure holds back must not keep the others from the next time.
-            let held_back = || node.gate.upstreams().iter().any(failed);
-            noted == Some(&cell.revision) || !node.gate.holds(&self.view()) || held_back()
-        })
-    }
-
-    /// Nodes that have a value which is not what it will be: it is being computed anew, has yet to be,
-    /// could not be, or rests on such a one. To compute from it would mix old and new. A node without a
-    /// value cannot be mixed with anything: whoever can do without it need not wait for it.
-    fn stale(&self) -> BTreeSet<&'a str> {
-        let graph = self.graph;
-        let mut stale: BTreeSet<&str> = BTreeSet::new();
-        if self.hole == Some(Hole::MixedInputs) {
-            return stale;
-        }
-        for node in graph.in_order().filter(|node| node.kind.has_task()) {
-            let Some(cell) = self.next.cell(&node.name) else { continue };
-            let Some(wanted) = self.wanted(node) else { continue };
-            let last = self.next.computation(&node.name);
-            // A tick that is only armed anew, since it was due, is as good as it was.
-            let rearmed = |last: &Computation| {
-                node.kind.is_tick()
-                    && self.same_but_for_ticks(&last.computed_with, &wanted)
-                    && (last.status == Status::Done || last.computed_with.get(&node.name) == Some(&cell.revision))
-            };
-            let settled =
-                last.is_some_and(|last| (last.status == Status::Done && last.computed_with == wanted) || rearmed(last));
-            if !settled || node.gate.upstreams().iter().any(|name| stale.contains(name)) {
-                stale.insert(&node.name);
-            }
-        }
-        stale
     }
 
     pub(super) fn arm(&mut self) {

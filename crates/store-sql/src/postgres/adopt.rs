@@ -1,3 +1,5 @@
+//! Leases of detached runs pass on to another replica of their host.
+
 use super::leases::held_cells;
 use super::link::Link;
 use crate::columns::{HELD_COLUMNS, REPLICA_COLUMNS};

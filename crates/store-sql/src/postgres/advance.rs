@@ -8,16 +8,16 @@ use super::Postgres;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::link::TRIES;
+use super::halves::Halves;
+use super::link::again;
 use super::snapshot::{Locked, definition, definitions, locked_sql};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
-use crate::encode::limit;
+use crate::encode::{UNSTORABLE_PAUSE, limit, micros, unstorable_change};
 use everbeat_model::ExecutionId;
-use everbeat_model::error::Invalid;
-use everbeat_model::graph::{Command, Graph, Refusal};
-use everbeat_store::{Advance, Advanced, Looked, Planner, Result, not_alone};
+use everbeat_model::graph::{Command, Graph, must_be_alone, not_alone};
+use everbeat_store::{Advance, Advanced, Looked, Planner, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +55,6 @@ const NEXT: &str = "\
 pub(super) const STANDING: &str = "\
     select e.graph, e.id from execution e where e.graph = any($1::text[]) and e.singleton and e.archived_at is null";
 
-/// An execution whose changes the database cannot hold is looked at again after so long.
-const POSTPONE_US: i64 = 60_000_000;
-
 const POSTPONE: &str = concat!(
     "with ",
     now!(),
@@ -66,52 +63,42 @@ const POSTPONE: &str = concat!(
 
 pub(super) async fn advance(store: &Postgres, advances: &[Advance], planner: &dyn Planner) -> Result<Vec<Advanced>> {
     let mut answers = vec![Advanced::NotFound; advances.len()];
-    let mut open: Vec<Vec<usize>> = vec![(0..advances.len()).collect()];
-    while let Some(mut places) = open.pop() {
-        if places.is_empty() {
-            continue;
-        }
+    let mut open = Halves::of((0..advances.len()).collect());
+    while let Some(places) = open.next() {
         let batch: Vec<&Advance> = places.iter().map(|place| &advances[*place]).collect();
         match advance_batch(store, &batch, planner).await {
             Ok(advanced) => places.iter().zip(advanced).for_each(|(place, advanced)| answers[*place] = advanced),
-            // One that cannot be stored must not spoil the others: it is halved until it stands alone.
-            Err(Fault::Data(_)) if places.len() > 1 => {
-                let second = places.split_off(places.len() / 2);
-                open.extend([second, places]);
+            Err(Fault::Data(reason)) => {
+                if let Some(place) = open.halve(places) {
+                    answers[place] = unstorable(store, &advances[place], &reason).await?;
+                }
             }
-            Err(Fault::Data(reason)) => answers[places[0]] = unstorable(store, batch[0], &reason).await?,
             Err(fault) => return Err(fault.into()),
         }
     }
     Ok(answers)
 }
 
-/// Nothing of it was written. Its notes stand; without commands they are what cannot be carried out, and
-/// must not be taken up again and again.
+/// Answers a change of which nothing was written. The notes of its execution stand; where there are no commands, the
+/// notes are what cannot be carried out, and must not be taken up again and again.
 async fn unstorable(store: &Postgres, advance: &Advance, reason: &str) -> Result<Advanced> {
-    tracing::error!(execution = %advance.execution, reason, "what is decided for an execution cannot be stored");
+    let refusal = unstorable_change(advance.execution, reason);
     if advance.commands.is_empty() {
-        store.command.query(POSTPONE, &[&advance.execution.0, &POSTPONE_US]).await?;
+        postpone(store, advance.execution).await?;
     }
-    let refusal = Refusal::Invalid(unstorable_because(reason));
     Ok(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()))
 }
 
-pub(super) fn unstorable_because(reason: &str) -> Invalid {
-    Invalid::new("", reason, "the database cannot store it", "send values that PostgreSQL can hold")
+async fn postpone(store: &Postgres, execution: ExecutionId) -> Outcome<()> {
+    store.command.query(POSTPONE, &[&execution.0, &micros(UNSTORABLE_PAUSE)]).await.map(|_| ())
 }
 
 async fn advance_batch(store: &Postgres, batch: &[&Advance], planner: &dyn Planner) -> Outcome<Vec<Advanced>> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_advance(&transaction, store, batch, planner).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_advance(
@@ -156,7 +143,7 @@ pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Pla
                 // Alone, it is what cannot be carried out: it must not keep the others waiting for ever. If the
                 // server is away, this fails as well.
                 tracing::error!(execution = %culprit, ?fault, "an execution cannot be looked at and is put off");
-                store.command.query(POSTPONE, &[&culprit.0, &POSTPONE_US]).await?;
+                postpone(store, culprit).await?;
             }
             return Err(fault.into());
         }
@@ -172,16 +159,11 @@ async fn next(store: &Postgres) -> Outcome<Looked> {
 }
 
 async fn look(store: &Postgres, most: usize, planner: &dyn Planner, looked: &mut Vec<ExecutionId>) -> Outcome<()> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_look(&transaction, store, most, planner, looked).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_look(
@@ -266,9 +248,7 @@ struct Decisions<'a> {
 impl Decisions<'_> {
     fn decide(&mut self, mut locked: Locked, commands: Vec<Command>) -> Outcome<Advanced> {
         let (name, id) = (locked.read.graph.clone(), locked.read.id);
-        let returns = locked.read.singleton
-            && locked.read.execution.archived_at.is_some()
-            && commands.contains(&Command::Unarchive);
+        let returns = must_be_alone(locked.read.singleton, locked.read.execution.archived_at, &commands);
         if let Some(other) = self.standing.get(&name).filter(|_| returns) {
             let refusal = not_alone(&name, *other);
             // What is refused as a whole leaves its note to whoever looks next.

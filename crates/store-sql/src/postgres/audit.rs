@@ -1,3 +1,5 @@
+//! Counts of everything, and violations of what must hold.
+
 use super::Postgres;
 use crate::columns::{
     AUDIT_COUNTS, AUDIT_COUNTS_SQL, AUDIT_G1_SQL, AUDIT_OWNERLESS_SQL, AUDIT_PLACES_SQL, AUDIT_STRANDED_SQL,

@@ -1,3 +1,5 @@
+//! Runs that somebody asked to end.
+
 use super::link::Link;
 use super::sql::{append_event, now};
 use crate::columns::lane;

@@ -1,8 +1,10 @@
+//! Batches in pieces that one statement takes.
+
 /// Items in one statement, and their text: so that no message to the server grows without limit.
 const STATEMENT_ROWS: usize = 5_000;
 const STATEMENT_BYTES: usize = 16 << 20;
 
-/// The items in pieces that one statement takes, in order. One that is too large by itself goes alone.
+/// The items in pieces that one statement takes, in order. An item that is too large by itself goes alone.
 pub(super) fn chunks<T>(items: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut chunks = Vec::new();
     let (mut start, mut bytes) = (0, 0);

@@ -1,8 +1,8 @@
 //! Claims. The lanes (queue, task) are walked through the key of `ready`, from each the first are
 //! locked, passing over what another server has locked, and the best of all are taken.
 
-use super::fault::{Fault, Outcome};
-use super::link::{Link, TRIES};
+use super::fault::Outcome;
+use super::link::{Link, again};
 use super::sql::{lanes, now};
 use super::transaction::Exclusive;
 use crate::columns::{SPEC_COLUMNS, spec_columns};
@@ -105,14 +105,7 @@ pub(super) async fn claim(link: &Link, exclusive: &Exclusive, request: &Claim) -
 /// Limits on tasks and on queues together depend on each other, candidate by candidate, so they are
 /// applied here, to what is locked.
 async fn claim_with_queues(exclusive: &Exclusive, request: &Claim, tasks: &[&str], free: &[i64]) -> Outcome<Vec<Row>> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match try_claim_with_queues(exclusive, request, tasks, free).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+    again!(async { try_claim_with_queues(exclusive, request, tasks, free).await })
 }
 
 async fn try_claim_with_queues(

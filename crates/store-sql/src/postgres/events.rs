@@ -1,3 +1,5 @@
+//! The log of events.
+
 use super::Postgres;
 use super::enqueue::APPEND;
 use super::link::Link;

@@ -1,3 +1,5 @@
+//! Executions, as they are asked for and read.
+
 use super::filter::{Page, counting, page};
 use super::link::Link;
 use super::snapshot::{COMPUTATIONS, DEFINITIONS, EXECUTION_COLUMNS, NEXT_COLUMN, Read, VALUES, already, definition};
@@ -192,7 +194,7 @@ async fn load(link: &Link, known: &Definitions, serials: &BTreeSet<u64>) -> Resu
     if !unknown.is_empty() {
         for row in link.query(DEFINITIONS, &[&unknown]).await? {
             let serial = number(row.get(0));
-            // One that cannot be read leaves out its executions, not the whole list.
+            // A definition that cannot be read leaves out its executions, not the whole list.
             match known.read(serial, row.get(1)) {
                 Ok(graph) => _ = found.insert(serial, graph),
                 Err(error) => tracing::error!(%error, "a stored definition is left out"),

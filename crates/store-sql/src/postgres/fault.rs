@@ -1,3 +1,5 @@
+//! What went wrong with a statement, by what can be done about it.
+
 use crate::obstacle::of_io;
 use everbeat_store::{Cause, Error, Obstacle};
 use std::io;

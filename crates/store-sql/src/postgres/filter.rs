@@ -147,7 +147,7 @@ fn part(column: &str, part: Option<String>, params: &mut Bound) -> String {
     }
 }
 
-/// What values are compared with, by how it is done.
+/// What values are compared with, by the way of comparing.
 #[derive(Default)]
 struct Alike {
     /// The same JSON text is the same value.

@@ -1,3 +1,5 @@
+//! Finished runs and old idempotency keys are forgotten.
+
 use super::link::Link;
 use super::sql::now;
 use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};

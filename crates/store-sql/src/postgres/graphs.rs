@@ -1,7 +1,9 @@
+//! Definitions of graphs.
+
 use super::Postgres;
 use super::enqueue::{APPEND, TAKE_IDEMPOTENCY, seen};
 use super::fault::{Fault, Outcome};
-use super::link::TRIES;
+use super::link::again;
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::{Definitions, number, stored};
@@ -45,16 +47,11 @@ const LIST: &str = "\
 #[async_trait]
 impl Graphs for Postgres {
     async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        again!(async {
             let transaction = self.advance.begin().await?;
             let answer = apply_once(&transaction, &self.definitions, &graph, idempotency.as_ref()).await;
-            match transaction.close(answer).await {
-                Err(Fault::Again(_)) if tries < TRIES => {}
-                answer => return answer?,
-            }
-        }
+            transaction.close(answer).await
+        })?
     }
 
     async fn graph(&self, name: &str, version: Option<&str>) -> Result<Option<Definition>> {
@@ -98,7 +95,7 @@ async fn apply(transaction: &Transaction<'_>, known: &Definitions, graph: &Arc<G
     let name = &graph.name;
     transaction.all(&[(LOCK_ALL, &[]), (LOCK_ONE, &[name])]).await?;
     let rows = transaction.query(LATEST, &[name, &None::<&str>]).await?;
-    // One that cannot be read any more is replaced.
+    // A definition that cannot be read any more is replaced.
     let latest = rows.first().and_then(|row| read(known, row).ok());
     if let Some(definition) = latest.filter(|latest| latest.graph == *graph) {
         return Ok(Applied { definition, new: false });

@@ -1,3 +1,5 @@
+//! Leases, as their owner and a rescuer read them.
+
 use super::claim::{int_at, spec_cells};
 use super::link::Link;
 use super::replicas::replica_cells;

@@ -18,8 +18,25 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
 
-/// A statement that lost a deadlock or a race is tried so often.
+/// What lost a deadlock or a race is tried so often.
 pub(super) const TRIES: usize = 5;
+
+/// Does the work anew while others make it roll back, but not for ever. A macro, since the future of a closure that
+/// borrows cannot be shown to be `Send`.
+macro_rules! again {
+    (async $work:block) => {{
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let answer: $crate::postgres::fault::Outcome<_> = async $work.await;
+            match answer {
+                Err($crate::postgres::fault::Fault::Again(_)) if tries < $crate::postgres::link::TRIES => {}
+                answer => break answer,
+            }
+        }
+    }};
+}
+pub(super) use again;
 
 /// What a call may take beyond the server's own limit for its statement.
 const CALL_SLACK: Duration = Duration::from_secs(1);
@@ -228,19 +245,13 @@ impl Link {
         keep: Keep,
         used: &mut Option<Arc<Session>>,
     ) -> Outcome<Vec<Row>> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        again!(async {
             let session = used.insert(self.session().await?);
-            let answer = match keep {
+            match keep {
                 Keep::Prepared => session.query(sql, params).await,
                 Keep::Nothing => session.query_once(sql, params).await,
-            };
-            match answer {
-                Err(Fault::Again(_)) if tries < TRIES => {}
-                answer => return answer,
             }
-        }
+        })
     }
 
     /// Runs a command that cannot be prepared.

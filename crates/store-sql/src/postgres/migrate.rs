@@ -1,3 +1,5 @@
+//! Brings the schema of a database up to date.
+
 use super::fault::Outcome;
 use super::link::{Role, Session, Target, within};
 use crate::migrations::{self, POSTGRES};

@@ -6,6 +6,7 @@
 mod address;
 mod adopt;
 mod advance;
+mod arrays;
 mod audit;
 mod cancel;
 mod carry_out;
@@ -18,6 +19,7 @@ mod fault;
 mod filter;
 mod forget;
 mod graphs;
+mod halves;
 mod ids;
 mod leases;
 mod link;
@@ -65,7 +67,7 @@ pub struct Postgres {
     settle: Link,
     /// Enqueues and commands that are one statement.
     command: Link,
-    /// Those that are several, one transaction at a time.
+    /// Commands of several statements, one transaction at a time.
     exclusive: Exclusive,
     /// Executions: commands, looks and starts do not wait for each other.
     advance: Exclusive,

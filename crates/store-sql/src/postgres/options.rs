@@ -1,3 +1,5 @@
+//! How a store in PostgreSQL is opened.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The host where a detached run has begun.
+
 use super::link::Link;
 use everbeat_model::lease::Shown;
 use everbeat_store::Result;

@@ -1,3 +1,5 @@
+//! Scheduled runs that are due become ready.
+
 use super::link::Link;
 use super::sql::now;
 use crate::columns::lane;

@@ -1,3 +1,5 @@
+//! Queues: what stands in them, and pausing them.
+
 use super::Postgres;
 use super::sql::{append_event, now};
 use crate::decode::whole;

@@ -1,5 +1,7 @@
+//! Finished runs are opened again.
+
 use super::fault::{Fault, Outcome};
-use super::link::TRIES;
+use super::link::again;
 use super::sql::{append_event, now};
 use super::transaction::{Exclusive, Transaction};
 use crate::columns::lane;
@@ -29,23 +31,16 @@ const REOPEN: &str = concat!(
 );
 
 pub(super) async fn reopen(exclusive: &Exclusive, run: RunId, attempt: u32) -> Result<Reopened> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    let answer = again!(async {
         let transaction = exclusive.begin().await?;
-        match try_reopen(&transaction, run, attempt).await {
-            Ok(Reopened::Ready) => {
-                transaction.commit().await?;
-                return Ok(Reopened::Ready);
-            }
-            Ok(refusal) => {
-                transaction.rollback().await?;
-                return Ok(refusal);
-            }
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            Err(fault) => return Err(fault.into()),
+        let answer = try_reopen(&transaction, run, attempt).await?;
+        match answer {
+            Reopened::Ready => transaction.commit().await?,
+            _ => transaction.rollback().await?,
         }
-    }
+        Ok(answer)
+    });
+    Ok(answer?)
 }
 
 async fn try_reopen(transaction: &Transaction<'_>, run: RunId, attempt: u32) -> Outcome<Reopened> {

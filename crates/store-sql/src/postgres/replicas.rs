@@ -1,3 +1,5 @@
+//! Replicas: joining, renewing, judging, leaving; and the turns of sweeps.
+
 use super::Postgres;
 use super::sql::{append_event, now};
 use crate::columns::REPLICA_COLUMNS;

@@ -1,3 +1,5 @@
+//! The trait of runs, one file for each of its verbs; reading runs.
+
 use super::claim::{int_at, spec_cells};
 use super::{Postgres, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
@@ -15,7 +17,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-/// Each is looked up by key: `limit` keeps the planner from reading whole tables into a hash instead.
+/// Each run is looked up by key: `limit` keeps the planner from reading whole tables into a hash instead.
 const FINISHED: &str = "\
     select g.run_id from unnest($1::uuid[]) with ordinality as g(run_id, nth) \
     where coalesce((select true from done d where d.run_id = g.run_id limit 1), \

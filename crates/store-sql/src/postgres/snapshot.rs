@@ -197,7 +197,7 @@ pub(super) async fn definitions(
     Ok(found)
 }
 
-/// Those in memory, and the serials of those that are not.
+/// The definitions in memory, and the serials of those that are not.
 pub(super) fn already(known: &Definitions, serials: &BTreeSet<u64>) -> (BTreeMap<u64, Arc<Graph>>, Vec<i64>) {
     let mut found = BTreeMap::new();
     let mut unknown = Vec::new();
@@ -210,7 +210,7 @@ pub(super) fn already(known: &Definitions, serials: &BTreeSet<u64>) -> (BTreeMap
     (found, unknown)
 }
 
-/// One that must be there: rows of `graph` are never removed.
+/// A definition that must be there: rows of `graph` are never removed.
 pub(super) fn definition(found: &BTreeMap<u64, Arc<Graph>>, serial: u64) -> Outcome<Arc<Graph>> {
     found.get(&serial).cloned().ok_or_else(|| Fault::Data(format!("definition {serial} is missing")))
 }

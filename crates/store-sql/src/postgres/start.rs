@@ -1,18 +1,23 @@
+//! Starts of executions: a whole batch in one transaction.
+
 use super::Postgres;
-use super::advance::{STANDING, unstorable_because};
+use super::advance::STANDING;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::link::TRIES;
+use super::halves::Halves;
+use super::link::again;
 use super::snapshot::{Read, definition, definitions};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
-use everbeat_model::graph::{Command, Execution, Graph, Refusal, Snapshot};
+use crate::encode::unstorable_change;
+use everbeat_model::graph::{Execution, Graph, Opening, Snapshot, opening, repeated};
 use everbeat_model::{ExecutionId, StoreTime};
 use everbeat_store::{Planner, Result, Start, Started};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 /// Waits for other requests with the same keys to end; in one order.
@@ -45,21 +50,15 @@ const RESOLVE: &str = "\
 
 pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Planner) -> Result<Vec<Started>> {
     let mut answers = vec![Started::NoGraph; starts.len()];
-    let mut open: Vec<Vec<usize>> = vec![(0..starts.len()).collect()];
-    while let Some(mut places) = open.pop() {
-        if places.is_empty() {
-            continue;
-        }
+    let mut open = Halves::of((0..starts.len()).collect());
+    while let Some(places) = open.next() {
         let batch: Vec<&Start> = places.iter().map(|place| &starts[*place]).collect();
         match start_batch(store, &batch, planner).await {
             Ok(started) => places.iter().zip(started).for_each(|(place, started)| answers[*place] = started),
-            // One that cannot be stored must not spoil the others: it is halved until it stands alone.
-            Err(Fault::Data(_)) if places.len() > 1 => {
-                let second = places.split_off(places.len() / 2);
-                open.extend([second, places]);
-            }
             Err(Fault::Data(reason)) => {
-                answers[places[0]] = Started::Refused(Refusal::Invalid(unstorable_because(&reason)));
+                if let Some(place) = open.halve(places) {
+                    answers[place] = Started::Refused(unstorable_change(starts[place].id, &reason));
+                }
             }
             Err(fault) => return Err(fault.into()),
         }
@@ -68,16 +67,11 @@ pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Plan
 }
 
 async fn start_batch(store: &Postgres, batch: &[&Start], planner: &dyn Planner) -> Outcome<Vec<Started>> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    again!(async {
         let transaction = store.advance.begin().await?;
         let answer = try_start(&transaction, store, batch, planner).await;
-        match transaction.close(answer).await {
-            Err(Fault::Again(_)) if tries < TRIES => {}
-            answer => return answer,
-        }
-    }
+        transaction.close(answer).await
+    })
 }
 
 async fn try_start(
@@ -125,7 +119,7 @@ struct Resolved {
     now: StoreTime,
 }
 
-/// What is there, with what this batch adds.
+/// The executions that are stored, with those that this batch adds.
 struct Starting<'a> {
     planner: &'a dyn Planner,
     graphs: BTreeMap<u64, Arc<Graph>>,
@@ -137,19 +131,16 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     fn start<'k>(&mut self, start: &'k Start, resolved: &Resolved, keys: &mut Keys<'k>) -> Outcome<Started> {
-        if self.there.contains(&start.id.0) {
-            // The same start again: an earlier answer was lost.
-            return Ok(Started::Exists(start.id));
-        }
-        if let Some(answer) = keys.answer(start) {
-            return Ok(answer);
+        let stored = self.there.contains(&start.id.0);
+        let sent = repeated(start.id, stored, start.idempotency.as_ref(), keys.kept(start));
+        if let Some(earlier) = Started::earlier(sent) {
+            return Ok(earlier);
         }
         let Some(serial) = resolved.definition else { return Ok(Started::NoGraph) };
         let graph = definition(&self.graphs, serial)?;
-        let standing = self.standing.get(&start.graph).filter(|_| graph.singleton);
-        let answer = match standing {
-            Some(id) => Started::Exists(*id),
-            None => self.begin(start, serial, resolved, graph),
+        let answer = match opening(&graph, self.standing.get(&start.graph).copied()) {
+            Opening::Stands(id) => Started::Exists(id),
+            Opening::Begin => self.begin(start, serial, resolved, graph),
         };
         if let Started::Created { id, .. } | Started::Exists(id) = &answer {
             keys.remember(start, *id);
@@ -158,14 +149,10 @@ impl Starting<'_> {
     }
 
     fn begin(&mut self, start: &Start, serial: u64, resolved: &Resolved, graph: Arc<Graph>) -> Started {
-        let commands = match start.values.is_empty() {
-            true => Vec::new(),
-            false => vec![Command::Set { values: start.values.clone(), metadata: start.metadata.clone() }],
-        };
         let (id, now) = (start.id, resolved.now);
         let execution = Execution::default();
         let snapshot = Snapshot { id, graph: graph.clone(), execution: execution.clone(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, commands);
+        let mut plan = self.planner.plan(snapshot, start.commands());
         if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
             return Started::Refused(refusal);
         }
@@ -193,11 +180,11 @@ impl Starting<'_> {
     }
 }
 
-/// The idempotency keys of a batch. Those that nobody had are this transaction's.
+/// The idempotency keys of a batch. Keys that nobody had are this transaction's.
 #[derive(Default)]
 struct Keys<'a> {
     taken: BTreeMap<&'a str, Option<(&'a str, ExecutionId)>>,
-    kept: BTreeMap<String, (String, Option<Uuid>)>,
+    kept: BTreeMap<String, (String, Option<ExecutionId>)>,
 }
 
 impl<'a> Keys<'a> {
@@ -219,9 +206,8 @@ impl<'a> Keys<'a> {
         keys.taken = taken.into_iter().map(|name| (name, None)).collect();
         if !held.is_empty() {
             let rows = transaction.query(KEPT_KEYS, &[&held]).await?;
-            let kept =
-                |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get::<_, Vec<Uuid>>(2).first().copied()));
-            keys.kept = rows.iter().map(kept).collect();
+            let made = |row: &Row| row.get::<_, Vec<Uuid>>(2).first().copied().map(ExecutionId);
+            keys.kept = rows.iter().map(|row| (row.get(0), (row.get(1), made(row)))).collect();
         }
         if keys.kept.len() < held.len() {
             // Forgotten between the two statements: then it is ours after all.
@@ -230,18 +216,13 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// What an earlier request with the same key was answered.
-    fn answer(&self, start: &Start) -> Option<Started> {
-        let given = start.idempotency.as_ref()?;
-        let (fingerprint, id) = match self.taken.get(given.key.as_str()) {
-            Some(None) => return None,
-            Some(Some((fingerprint, id))) => (*fingerprint, Some(id.0)),
-            None => self.kept.get(&given.key).map(|(fingerprint, id)| (fingerprint.as_str(), *id))?,
-        };
-        Some(match id {
-            Some(id) if fingerprint == given.fingerprint => Started::Exists(ExecutionId(id)),
-            _ => Started::KeyReused,
-        })
+    /// What an earlier request with the same key, in this batch or before it, was answered.
+    fn kept(&self, start: &Start) -> Option<(&str, Option<ExecutionId>)> {
+        let key = &start.idempotency.as_ref()?.key;
+        match self.taken.get(key.as_str()) {
+            Some(answered) => answered.map(|(fingerprint, id)| (fingerprint, Some(id))),
+            None => self.kept.get(key).map(|(fingerprint, id)| (fingerprint.as_str(), *id)),
+        }
     }
 
     fn remember(&mut self, start: &'a Start, id: ExecutionId) {

@@ -1,3 +1,5 @@
+//! Runs that their executions no longer want are stopped.
+
 use super::fault::{Fault, Outcome};
 use super::sql::now;
 use super::transaction::Transaction;

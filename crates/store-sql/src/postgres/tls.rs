@@ -1,3 +1,5 @@
+//! Encryption of connections.
+
 use everbeat_store::{Cause, Error, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

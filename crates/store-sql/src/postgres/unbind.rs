@@ -1,3 +1,5 @@
+//! Runs that belong to a host and wait: which hosts there are, and letting their runs begin anywhere.
+
 use super::link::Link;
 use super::sql::lanes;
 use crate::encode::limit;

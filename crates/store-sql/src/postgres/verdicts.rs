@@ -1,4 +1,7 @@
+//! Verdicts: recording, finding and forgetting them.
+
 use super::Postgres;
+use super::arrays::{after, arrays, given};
 use super::sql::{append_event, now};
 use crate::columns::VERDICT_COLUMNS;
 use crate::decode::{VerdictCells, readable};
@@ -8,29 +11,46 @@ use everbeat_model::event::line;
 use everbeat_model::{Verdict, VerdictId};
 use everbeat_store::{Result, VerdictFilter, Verdicts};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
-const RECORD: &str = concat!(
-    "with ",
-    now!(),
-    ", given as materialized (select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], \
-         $6::text[], $7::uuid[], $8::uuid[], $9::int[], $10::text[]) \
-       as g(id, subject_kind, subject_id, judgement, reason, evidence, judged_by, run_id, attempt, followed_by)), \
-     judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
-         run_id, attempt, followed_by) \
-       select g.id, t.now, g.subject_kind, g.subject_id, g.judgement, g.reason, g.evidence, g.judged_by, \
-         g.run_id, g.attempt, g.followed_by from given g, t order by g.id \
-       on conflict (id) do update set at = excluded.at, subject_kind = excluded.subject_kind, \
-         subject_id = excluded.subject_id, judgement = excluded.judgement, reason = excluded.reason, \
-         evidence = excluded.evidence, judged_by = excluded.judged_by, run_id = excluded.run_id, \
-         attempt = excluded.attempt, followed_by = excluded.followed_by returning 1), \
-     logged as (",
-    append_event!(),
-    "t.now, $11 from t) \
-     select count(*) from judged"
-);
+arrays! {
+    /// Verdicts as one array per column.
+    Rows of Row<'a> {
+        id: Uuid as "uuid",
+        subject_kind: &'a str as "text",
+        subject_id: &'a str as "text",
+        judgement: &'a str as "text",
+        reason: &'a str as "text",
+        evidence: &'a str as "text",
+        judged_by: Uuid as "uuid",
+        run_id: Option<Uuid> as "uuid",
+        attempt: Option<i32> as "int",
+        followed_by: &'a str as "text",
+    }
+}
+
+static RECORD: LazyLock<String> = LazyLock::new(|| {
+    let columns = Rows::COLUMNS;
+    format!(
+        "with {now}, given as materialized ({given}), \
+         judged as (insert into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by, \
+             run_id, attempt, followed_by) \
+           select g.id, t.now, g.subject_kind, g.subject_id, g.judgement, g.reason, g.evidence, g.judged_by, \
+             g.run_id, g.attempt, g.followed_by from given g, t order by g.id \
+           on conflict (id) do update set at = excluded.at, subject_kind = excluded.subject_kind, \
+             subject_id = excluded.subject_id, judgement = excluded.judgement, reason = excluded.reason, \
+             evidence = excluded.evidence, judged_by = excluded.judged_by, run_id = excluded.run_id, \
+             attempt = excluded.attempt, followed_by = excluded.followed_by returning 1), \
+         logged as ({append} t.now, {body} from t) \
+         select count(*) from judged",
+        now = now!(),
+        given = given(columns),
+        append = append_event!(),
+        body = after(columns),
+    )
+});
 
 const FORGET: &str = concat!(
     "with ",
@@ -50,25 +70,11 @@ impl Verdicts for Postgres {
         let body = verdicts.iter().map(event).collect::<Vec<_>>().join("\n");
         // One statement may write a row only once: of the same id the last counts.
         let distinct: BTreeMap<VerdictId, &Verdict> = verdicts.iter().map(|verdict| (verdict.id, verdict)).collect();
-        let columns = Columns::of(distinct.into_values());
-        self.command
-            .query(
-                RECORD,
-                &[
-                    &columns.id,
-                    &columns.subject_kind,
-                    &columns.subject_id,
-                    &columns.judgement,
-                    &columns.reason,
-                    &columns.evidence,
-                    &columns.judged_by,
-                    &columns.run_id,
-                    &columns.attempt,
-                    &columns.followed_by,
-                    &body,
-                ],
-            )
-            .await?;
+        let mut rows = Rows::default();
+        distinct.into_values().for_each(|verdict| rows.push(Row::of(verdict)));
+        let mut params = rows.params();
+        params.push(&body);
+        self.command.query(&RECORD, &params).await?;
         Ok(())
     }
 
@@ -100,41 +106,24 @@ impl Verdicts for Postgres {
     }
 }
 
-/// Verdicts as one array per column.
-#[derive(Default)]
-pub(super) struct Columns<'a> {
-    pub(super) id: Vec<Uuid>,
-    pub(super) subject_kind: Vec<&'a str>,
-    pub(super) subject_id: Vec<&'a str>,
-    pub(super) judgement: Vec<&'a str>,
-    pub(super) reason: Vec<&'a str>,
-    pub(super) evidence: Vec<&'a str>,
-    pub(super) judged_by: Vec<Uuid>,
-    pub(super) run_id: Vec<Option<Uuid>>,
-    pub(super) attempt: Vec<Option<i32>>,
-    pub(super) followed_by: Vec<&'a str>,
-}
-
-impl<'a> Columns<'a> {
-    pub(super) fn of(verdicts: impl Iterator<Item = &'a Verdict>) -> Columns<'a> {
-        let mut columns = Columns::default();
-        for verdict in verdicts {
-            columns.id.push(verdict.id.0);
-            columns.subject_kind.push(verdict.subject.kind.as_str());
-            columns.subject_id.push(&verdict.subject.id);
-            columns.judgement.push(verdict.judgement.as_str());
-            columns.reason.push(&verdict.reason);
-            columns.evidence.push(verdict.evidence.as_str());
-            columns.judged_by.push(verdict.judged_by.0);
-            columns.run_id.push(verdict.run_id.map(|run| run.0));
-            columns.attempt.push(verdict.attempt.map(int));
-            columns.followed_by.push(&verdict.then);
+impl<'a> Row<'a> {
+    fn of(verdict: &'a Verdict) -> Row<'a> {
+        Row {
+            id: verdict.id.0,
+            subject_kind: verdict.subject.kind.as_str(),
+            subject_id: &verdict.subject.id,
+            judgement: verdict.judgement.as_str(),
+            reason: &verdict.reason,
+            evidence: verdict.evidence.as_str(),
+            judged_by: verdict.judged_by.0,
+            run_id: verdict.run_id.map(|run| run.0),
+            attempt: verdict.attempt.map(int),
+            followed_by: &verdict.then,
         }
-        columns
     }
 }
 
-fn verdict_cells(row: &Row) -> VerdictCells {
+fn verdict_cells(row: &tokio_postgres::Row) -> VerdictCells {
     VerdictCells {
         id: row.get(0),
         at: row.get(1),

@@ -1,3 +1,5 @@
+//! Leases of detached runs pass on to another replica of their host.
+
 use super::fault::Outcome;
 use super::leases;
 use super::writer::Tx;

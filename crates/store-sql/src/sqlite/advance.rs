@@ -8,8 +8,10 @@ use super::writer::Tx;
 use super::{agenda, graphs};
 use crate::cells::{Definitions, stored};
 use everbeat_model::ExecutionId;
-use everbeat_model::graph::{Command, Execution, Refusal, Snapshot};
-use everbeat_store::{Advance, Advanced, Definition, Looked, Planner, Start, Started, events, not_alone};
+use everbeat_model::graph::{
+    Command, Execution, Opening, Refusal, Snapshot, must_be_alone, not_alone, opening, repeated,
+};
+use everbeat_store::{Advance, Advanced, Definition, Looked, Planner, Start, Started, events};
 use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 
@@ -45,24 +47,22 @@ impl Work<'_, '_> {
     }
 
     fn start(&mut self, start: &Start) -> Outcome<Started> {
-        if known(self.tx, start.id)? {
-            // The same start again: an earlier answer was lost.
-            return Ok(Started::Exists(start.id));
-        }
-        if let Some(idempotency) = &start.idempotency
-            && let Some((fingerprint, ids)) = seen(self.tx, &idempotency.key)?
-        {
-            return Ok(match ids.first() {
-                Some(id) if fingerprint == idempotency.fingerprint => Started::Exists(ExecutionId(*id)),
-                _ => Started::KeyReused,
-            });
+        let kept = match &start.idempotency {
+            Some(idempotency) => seen(self.tx, &idempotency.key)?,
+            None => None,
+        };
+        let kept =
+            kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids.first().copied().map(ExecutionId)));
+        let sent = repeated(start.id, known(self.tx, start.id)?, start.idempotency.as_ref(), kept);
+        if let Some(earlier) = Started::earlier(sent) {
+            return Ok(earlier);
         }
         let found = graphs::find(self.tx.connection, self.definitions, &start.graph, start.version.as_deref())?;
         let Some(definition) = found else { return Ok(Started::NoGraph) };
         let standing = if definition.graph.singleton { standing_one(self.tx, &start.graph)? } else { None };
-        let answer = match standing {
-            Some(id) => Started::Exists(id),
-            None => self.begin(start, &definition)?,
+        let answer = match opening(&definition.graph, standing) {
+            Opening::Stands(id) => Started::Exists(id),
+            Opening::Begin => self.begin(start, &definition)?,
         };
         if let (Some(idempotency), Started::Created { id, .. } | Started::Exists(id)) = (&start.idempotency, &answer) {
             remember(self.tx, idempotency, id.0.as_bytes())?;
@@ -72,12 +72,8 @@ impl Work<'_, '_> {
 
     fn begin(&mut self, start: &Start, definition: &Definition) -> Outcome<Started> {
         let (id, now, graph) = (start.id, self.tx.now, definition.graph.clone());
-        let commands = match start.values.is_empty() {
-            true => Vec::new(),
-            false => vec![Command::Set { values: start.values.clone(), metadata: start.metadata.clone() }],
-        };
         let snapshot = Snapshot { id, graph, execution: Execution::default(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, commands);
+        let mut plan = self.planner.plan(snapshot, start.commands());
         if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
             return Ok(Started::Refused(refusal));
         }
@@ -144,9 +140,9 @@ impl Work<'_, '_> {
         Ok(Advanced::Done(answers))
     }
 
-    /// One of a singleton graph does not come back while another stands.
+    /// An execution of a singleton graph does not come back while another stands.
     fn refuses_return(&self, row: &ExecutionRow, commands: &[Command]) -> Outcome<Option<Refusal>> {
-        if !row.singleton || row.archived_at.is_none() || !commands.contains(&Command::Unarchive) {
+        if !must_be_alone(row.singleton, row.archived_at, commands) {
             return Ok(None);
         }
         Ok(standing_one(self.tx, &row.graph)?.map(|other| not_alone(&row.graph, other)))
@@ -192,7 +188,7 @@ fn update(
 }
 
 pub(super) fn looked(tx: &Tx<'_>, executions: Vec<ExecutionId>) -> Outcome<Looked> {
-    // What was trimmed counts too.
+    // Events that were trimmed count too.
     let mut newest = tx.connection.prepare_cached("select seq from sqlite_sequence where name = 'event'")?;
     let news: Option<i64> = newest.query_row([], |row| row.get(0)).optional()?;
     let next_in = agenda::next(tx)?.map(|due| due.since(tx.now));

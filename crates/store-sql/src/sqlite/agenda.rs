@@ -21,7 +21,7 @@ pub(super) fn take(tx: &Tx<'_>, execution: ExecutionId) -> Outcome<()> {
     Ok(())
 }
 
-/// Those longest due first, each once.
+/// Executions that are longest due first, each once.
 pub(super) fn due(tx: &Tx<'_>, most: usize) -> Outcome<Vec<ExecutionId>> {
     let mut select = tx
         .connection

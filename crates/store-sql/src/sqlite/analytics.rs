@@ -1,3 +1,5 @@
+//! How far the executions of a graph have come.
+
 use super::fault::Outcome;
 use crate::decode::whole;
 use everbeat_store::Analytics;

@@ -1,3 +1,5 @@
+//! Counts of everything, and violations of what must hold.
+
 use super::Sqlite;
 use super::fault::Outcome;
 use crate::columns::{

@@ -1,3 +1,5 @@
+//! Runs that somebody asked to end.
+
 use super::agenda;
 use super::fault::Outcome;
 use super::runs::uuid;
@@ -76,7 +78,7 @@ fn find(tx: &Tx<'_>, id: [u8; 16]) -> Outcome<Option<Found>> {
     Ok(found.optional()?)
 }
 
-/// Its attempt, tries and losses.
+/// Takes a run from where it waits; answers its attempt, tries and losses.
 fn take_from_line(tx: &Tx<'_>, id: [u8; 16], found: &Found) -> Outcome<Option<(u32, u32, u32)>> {
     let standing = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let waited = tx

@@ -1,3 +1,5 @@
+//! Ready runs become leases.
+
 use super::fault::Outcome;
 use super::writer::Tx;
 use crate::columns::{SPEC_COLUMNS, spec_columns};

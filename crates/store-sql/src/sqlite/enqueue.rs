@@ -1,20 +1,22 @@
+//! New runs, and requests that are the same as before.
+
 use super::fault::Outcome;
 use super::writer::Tx;
 use everbeat_model::event::line;
-use everbeat_model::{NewRun, Policy, RunId};
+use everbeat_model::{NewRun, Policy, RunId, Sent};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency};
 use rusqlite::{CachedStatement, OptionalExtension, params};
 use std::sync::Arc;
 use uuid::Uuid;
 
 pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
-    if let Some(idempotency) = &request.idempotency
-        && let Some((fingerprint, ids)) = seen(tx, &idempotency.key)?
-    {
-        if fingerprint != idempotency.fingerprint {
-            return Err(Error::KeyReused { key: idempotency.key.clone() }.into());
+    if let Some(idempotency) = &request.idempotency {
+        let kept = seen(tx, &idempotency.key)?;
+        match idempotency.sent(kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids))) {
+            Sent::First => {}
+            Sent::Again(ids) => return Ok(ids.iter().map(|id| Enqueued::Exists(RunId(*id))).collect()),
+            Sent::Reused => return Err(Error::KeyReused { key: idempotency.key.clone() }.into()),
         }
-        return Ok(ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect());
     }
     let mut inserts = Inserts::prepare(tx)?;
     let mut answers = Vec::with_capacity(request.runs.len());
@@ -57,10 +59,13 @@ impl<'a> Inserts<'a> {
 
     pub(super) fn add(&mut self, tx: &Tx<'_>, run: &NewRun) -> Outcome<Enqueued> {
         let (id, spec) = (run.id.0.into_bytes(), &run.spec);
-        if let Some(key) = &spec.unique_key
-            && let Some(holder) = holder_of(tx, key)?
-        {
-            return Ok(Enqueued::Exists(RunId(holder)));
+        if let Some(key) = &spec.unique_key {
+            let holder = holder_of(tx, key)?.map(RunId);
+            // Most runs are new: whether one is stored already is asked where it may matter, and else shown by the insert.
+            let stored = holder.is_some() && is_stored(tx, run.id)?;
+            if let Some(other) = run.stood_for(stored, holder) {
+                return Ok(Enqueued::Exists(other));
+            }
         }
         let inserted = self.run.execute(params![
             id,
@@ -78,9 +83,8 @@ impl<'a> Inserts<'a> {
             spec.parent.as_ref().map(|parent| parent.node.as_str()),
             spec.host,
         ])?;
-        if inserted == 0 {
-            // The same request again, after its first answer was lost.
-            return Ok(Enqueued::Exists(run.id));
+        if let Some(same) = run.stood_for(inserted == 0, None) {
+            return Ok(Enqueued::Exists(same));
         }
         if let Some(key) = &spec.unique_key {
             tx.connection
@@ -108,6 +112,11 @@ fn stored_policy<'c>(cache: &'c mut Option<(Arc<Policy>, String)>, policy: &Arc<
         *cache = Some((policy.clone(), policy.to_stored()));
     }
     cache.as_ref().map_or("{}", |(_, stored)| stored)
+}
+
+fn is_stored(tx: &Tx<'_>, id: RunId) -> Outcome<bool> {
+    let mut select = tx.connection.prepare_cached("select 1 from run where id = ?1")?;
+    Ok(select.exists([id.0.into_bytes()])?)
 }
 
 pub(super) fn holder_of(tx: &Tx<'_>, key: &str) -> Outcome<Option<Uuid>> {

@@ -1,3 +1,5 @@
+//! The log of events.
+
 use super::Sqlite;
 use super::fault::Outcome;
 use crate::decode::whole;

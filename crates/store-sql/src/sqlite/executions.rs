@@ -1,3 +1,5 @@
+//! Executions, as they are asked for and read.
+
 use super::advance::{Work, looked};
 use super::fault::Outcome;
 use super::writer::Tx;
@@ -102,7 +104,7 @@ impl Sqlite {
             .await
     }
 
-    /// Something in the batch cannot be stored. Each goes alone, and what still cannot be is refused with
+    /// Something in the batch cannot be stored. Each start goes alone, and one that still cannot be stored is refused with
     /// that reason, so that it does not harm the others.
     async fn start_singly(&self, starts: &[Start], planner: &Arc<dyn Planner>, reason: &str) -> Result<Vec<Started>> {
         let mut answers = Vec::with_capacity(starts.len());
@@ -136,7 +138,7 @@ impl Sqlite {
         Ok(answers)
     }
 
-    /// Those that cannot be stored are looked at again later, so that they do not hold up the others.
+    /// Executions whose changes cannot be stored are looked at again later, so that they do not hold up the others.
     async fn advance_due_singly(&self, limit: usize, planner: &Arc<dyn Planner>) -> Result<Looked> {
         let due = self.writer.write(move |tx| agenda::due(tx, limit)).await?;
         for id in due.clone() {

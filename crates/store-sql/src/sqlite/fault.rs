@@ -1,3 +1,5 @@
+//! What went wrong with a statement, by what can be done about it.
+
 use everbeat_store::{Cause, Error, Obstacle};
 use rusqlite::{ErrorCode, ffi};
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! Finished runs and old idempotency keys are forgotten.
+
 use super::fault::Outcome;
 use super::writer::Tx;
 use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
@@ -11,7 +13,7 @@ pub(super) fn finished_before(
     keep: Duration,
     most: usize,
 ) -> Outcome<Vec<[u8; 16]>> {
-    // What an execution has not taken note of yet stays.
+    // A run whose end its execution has not taken note of yet stays.
     let mut select = connection.prepare_cached(
         "select d.run_id from done d where d.finished_at < ?1
            and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running')

@@ -1,3 +1,5 @@
+//! Definitions of graphs.
+
 use super::Sqlite;
 use super::enqueue::{remember, seen};
 use super::fault::Outcome;
@@ -8,7 +10,7 @@ use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
-use everbeat_model::{Json, StoreTime};
+use everbeat_model::{Json, Sent, StoreTime};
 use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
@@ -40,14 +42,17 @@ fn apply_once(
     idempotency: Option<&Idempotency>,
 ) -> Outcome<Applied> {
     let Some(idempotency) = idempotency else { return apply(tx, definitions, graph) };
-    if let Some((fingerprint, ids)) = seen(tx, &idempotency.key)? {
-        let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
-        let mut select = tx.connection.prepare_cached("select serial, applied_at from graph where serial = ?1")?;
-        let found = select.query_row([stored(serial)], serial_and_time).optional()?;
-        return match found.filter(|_| fingerprint == idempotency.fingerprint) {
-            Some(found) => Ok(Applied { definition: definition(tx.connection, definitions, found)?, new: false }),
-            None => Err(Error::KeyReused { key: idempotency.key.clone() }.into()),
-        };
+    let kept = seen(tx, &idempotency.key)?;
+    let reused = || Error::KeyReused { key: idempotency.key.clone() };
+    match idempotency.sent(kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids))) {
+        Sent::First => {}
+        Sent::Again(ids) => {
+            let serial = ids.first().map_or(0, |id| Definition::serial_of(*id));
+            let mut select = tx.connection.prepare_cached("select serial, applied_at from graph where serial = ?1")?;
+            let found = select.query_row([stored(serial)], serial_and_time).optional()?.ok_or_else(reused)?;
+            return Ok(Applied { definition: definition(tx.connection, definitions, found)?, new: false });
+        }
+        Sent::Reused => return Err(reused().into()),
     }
     let applied = apply(tx, definitions, graph)?;
     remember(tx, idempotency, applied.definition.key_id().as_bytes())?;
@@ -55,7 +60,7 @@ fn apply_once(
 }
 
 fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<Applied> {
-    // One that cannot be read is another one.
+    // A definition that cannot be read is another one.
     let latest = find(tx.connection, definitions, &graph.name, None).ok().flatten();
     if let Some(definition) = latest.filter(|latest| latest.graph == graph) {
         return Ok(Applied { definition, new: false });
@@ -90,7 +95,7 @@ pub(super) fn find(
     name: &str,
     version: Option<&str>,
 ) -> Outcome<Option<Definition>> {
-    // One statement for each, so that each goes through the index as far as it can.
+    // One statement for each way in, so that each goes through the index as far as it can.
     let found = match version {
         None => connection
             .prepare_cached("select serial, applied_at from graph where name = ?1 order by serial desc limit 1")?

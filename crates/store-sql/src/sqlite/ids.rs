@@ -1,3 +1,5 @@
+//! Ids within a range, and jobs whose input holds a text.
+
 use super::Sqlite;
 use crate::columns::{id_column, jobs_with_sql};
 use crate::encode::limit;

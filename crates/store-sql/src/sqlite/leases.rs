@@ -1,3 +1,5 @@
+//! Leases, as their owner and a rescuer read them.
+
 use super::claim::spec_cells;
 use super::fault::Outcome;
 use super::replicas::replica_cells;

@@ -1,3 +1,5 @@
+//! The lock by which one server alone uses a database file.
+
 use super::identity::{beside, unopenable};
 use everbeat_store::{Cause, Error, Result};
 use std::fs::{self, File, OpenOptions, TryLockError};

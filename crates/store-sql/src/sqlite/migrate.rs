@@ -1,3 +1,5 @@
+//! Brings the schema of a database up to date.
+
 use super::fault::Fault;
 use super::identity::APPLICATION_ID;
 use crate::migrations::{self, SQLITE};

@@ -1,3 +1,5 @@
+//! The host where a detached run has begun.
+
 use super::fault::Outcome;
 use super::writer::Tx;
 use everbeat_model::lease::Shown;

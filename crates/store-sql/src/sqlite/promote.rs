@@ -1,3 +1,5 @@
+//! Scheduled runs that are due become ready.
+
 use super::fault::Outcome;
 use super::settle::put_ready;
 use super::writer::Tx;

@@ -1,3 +1,5 @@
+//! Queues: what stands in them, and pausing them.
+
 use super::Sqlite;
 use super::fault::Outcome;
 use crate::decode::whole;

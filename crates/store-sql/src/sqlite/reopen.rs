@@ -1,3 +1,5 @@
+//! Finished runs are opened again.
+
 use super::enqueue::holder_of;
 use super::fault::Outcome;
 use super::settle::put_ready;

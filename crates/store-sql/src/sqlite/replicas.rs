@@ -1,3 +1,5 @@
+//! Replicas: joining, renewing, judging, leaving; and the turns of sweeps.
+
 use super::Sqlite;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;

@@ -1,3 +1,5 @@
+//! The trait of runs, one file for each of its verbs; reading runs.
+
 use super::claim::spec_cells;
 use super::fault::Outcome;
 use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
@@ -116,7 +118,7 @@ impl Runs for Sqlite {
 }
 
 impl Sqlite {
-    /// Something in the batch cannot be stored. Each goes alone, and what still cannot be stored ends
+    /// Something in the batch cannot be stored. Each ending goes alone, and one that still cannot be stored ends
     /// its run with that reason, so that it neither blocks the others nor is tried for ever.
     async fn settle_singly(&self, settlements: &[Settlement], reason: &str) -> Result<Vec<Settled>> {
         let mut answers = Vec::with_capacity(settlements.len());

@@ -1,3 +1,5 @@
+//! Attempts end: their run is finished, or goes back to its lane now or later.
+
 use super::agenda;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;

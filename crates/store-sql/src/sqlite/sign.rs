@@ -1,3 +1,5 @@
+//! Progress, checkpoints and heartbeats of attempts.
+
 use super::fault::{Outcome, unstorable};
 use super::writer::Tx;
 use everbeat_store::{Sign, Signed};

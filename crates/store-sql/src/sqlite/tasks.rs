@@ -1,3 +1,5 @@
+//! The names of tasks that anybody has offered.
+
 use super::Sqlite;
 use async_trait::async_trait;
 use everbeat_store::{Result, Tasks};

@@ -1,3 +1,5 @@
+//! Runs that belong to a host and wait: which hosts there are, and letting their runs begin anywhere.
+
 use super::claim::next_lane;
 use super::fault::Outcome;
 use super::settle::put_ready;

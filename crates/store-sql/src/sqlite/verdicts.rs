@@ -1,3 +1,5 @@
+//! Verdicts: recording, finding and forgetting them.
+
 use super::Sqlite;
 use super::fault::Outcome;
 use super::runs::uuid;
@@ -56,7 +58,7 @@ impl Verdicts for Sqlite {
     }
 }
 
-/// Its time is the store's.
+/// Writes a verdict; its time is the store's.
 pub(super) fn insert_verdict(tx: &Tx<'_>, verdict: &Verdict) -> Outcome<()> {
     let mut insert = tx.connection.prepare_cached(
         "insert or replace into verdict (id, at, subject_kind, subject_id, judgement, reason, evidence, judged_by,

@@ -1,3 +1,5 @@
+//! Hints that something may be ready.
+
 use super::Sqlite;
 use everbeat_store::{WakeSignal, Wakes};
 

@@ -38,13 +38,13 @@ pub(super) struct Tx<'a> {
 }
 
 struct Command {
-    /// About how much it writes.
+    /// About how much the command writes.
     bytes: usize,
     run: Run,
 }
 
 impl Command {
-    /// It shares no transaction.
+    /// Whether the command shares no transaction.
     fn alone(&self) -> bool {
         self.bytes > LARGE_BYTES
     }
@@ -81,7 +81,7 @@ impl Writer {
         self.write_bytes(0, work).await
     }
 
-    /// The same for a command that writes about so many bytes.
+    /// Writes a command of about so many bytes.
     pub(super) async fn write_bytes<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -158,7 +158,7 @@ fn serve(connection: &Connection, mut queue: mpsc::Receiver<Command>, clock: &dy
             if !connection.is_autocommit() {
                 _ = connection.execute_batch("rollback");
             }
-            // Those that the failure left over never ran; their callers are told why.
+            // Commands that the failure left over never ran; their callers are told why.
             answers.extend(group.drain(..).map(|command| (command.run)(Err(error.clone())).answer));
             if shared && error.may_be_content() {
                 singly = GROUP_LIMIT;

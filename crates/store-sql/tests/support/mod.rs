@@ -125,7 +125,8 @@ pub(crate) mod steps {
     use everbeat_model::replica::NewReplica;
     use everbeat_model::run::{COMMAND, Claimed, Kind, Spec};
     use everbeat_model::{
-        Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settled, Settlement, StoreTime, id,
+        Ending, Json, NewRun, Next, Outcome, Planted, Policy, ReplicaId, RunId, RunState, Settled, Settlement,
+        StoreTime, id,
     };
     use everbeat_store::{Claim, Enqueue, Planner, Sign, Signed, Store, Which};
     use std::collections::BTreeMap;
@@ -144,7 +145,7 @@ pub(crate) mod steps {
 
     pub(crate) fn planner() -> Arc<dyn Planner> {
         let policy = Arc::new(Policy::BASELINE);
-        Arc::new(Plans(Defaults { policy, queue: "default".to_string(), hole: None }))
+        Arc::new(Plans(Defaults { policy, queue: "default".to_string(), hole: Planted::default() }))
     }
 
     static IDS: LazyLock<id::Sequence> = LazyLock::new(id::Sequence::default);

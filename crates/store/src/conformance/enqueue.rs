@@ -74,6 +74,17 @@ pub(super) async fn one_unique_key_from_many_sides_at_once_makes_one_run(t: &Fix
     assert!(answers.iter().all(|answer| answer.id() == created[0].id()), "all are answered with the same run");
 }
 
+pub(super) async fn the_same_run_again_after_its_end_takes_no_key(t: &Fixture) {
+    let replica = t.replica().await;
+    let first = t.draft().key("k");
+    t.accept(first.clone()).await;
+    t.end(success(&t.take_one(replica).await)).await;
+    assert_eq!(t.submit(first.clone()).await, Enqueued::Exists(first.id), "an earlier answer was lost");
+    let second = t.accept(t.draft().key("k")).await;
+    assert_eq!(t.submit(first.clone()).await, Enqueued::Exists(first.id), "while another one holds the key");
+    assert_eq!(t.submit(t.draft().key("k")).await, Enqueued::Exists(second));
+}
+
 pub(super) async fn an_idempotency_key_answers_with_what_it_made(t: &Fixture) {
     let held = t.accept(t.draft().key("held")).await;
     let (fresh, keyed) = (t.draft(), t.draft().key("held"));

@@ -8,7 +8,7 @@ use crate::{
 };
 use everbeat_model::graph::{Command, Computation, Defaults, Graph, Plan, Refusal, Snapshot, Status, plan};
 use everbeat_model::run::Claimed;
-use everbeat_model::{Ending, ExecutionId, Json, Next, Policy, RunId, RunState, Settled, StoreTime, id};
+use everbeat_model::{Ending, ExecutionId, Json, Next, Planted, Policy, RunId, RunState, Settled, StoreTime, id};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,11 @@ impl Plans {
     pub(super) fn new(ids: Arc<id::Sequence>) -> Plans {
         Plans {
             ids,
-            defaults: Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None },
+            defaults: Defaults {
+                policy: Arc::new(Policy::BASELINE),
+                queue: "default".to_string(),
+                hole: Planted::default(),
+            },
         }
     }
 }

@@ -1,14 +1,15 @@
 use super::Memory;
-use super::runs::cancel_one;
+use super::cancel::cancel_one;
 use super::state::{ExecutionRow, State, ValueRow};
 use crate::{
-    AT_ONCE, Advance, Advanced, Analytics, Cancelled, ExecutionFilter, Executions, Looked, Peek, Planner, Reach,
-    Remembered, Result, Start, Started, Stored, cuts, events, not_alone, superseded,
+    AT_ONCE, Advance, Advanced, Analytics, Cancelled, Definition, ExecutionFilter, Executions, Looked, Peek, Planner,
+    Reach, Remembered, Result, Start, Started, Stored, cuts, events, superseded,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::{
-    Command, Direction, Ended, Execution, Field, Plan, Refusal, Snapshot, Sort, Status, compare,
+    Command, Direction, Ended, Execution, Field, Opening, Plan, Refusal, Snapshot, Sort, Status, compare,
+    must_be_alone, not_alone, opening, repeated,
 };
 use everbeat_model::{ExecutionId, Hole, Json, RunId, RunState, StoreTime};
 use std::cmp::Ordering;
@@ -61,7 +62,7 @@ impl Executions for Memory {
     }
 
     async fn note_stranded(&self, limit: usize) -> Result<usize> {
-        if self.hole == Some(Hole::NoteForgotten) {
+        if self.hole.is(Hole::NoteForgotten) {
             return Ok(0);
         }
         let mut state = self.lock();
@@ -144,58 +145,55 @@ impl Executions for Memory {
 
 impl State {
     fn start(&mut self, start: Start, now: StoreTime, planner: &dyn Planner, lines: &mut Vec<String>) -> Started {
-        if self.executions.contains_key(&start.id) {
-            // The same start again: an earlier answer was lost.
-            return Started::Exists(start.id);
-        }
-        if let Some(idempotency) = &start.idempotency
-            && let Some((fingerprint, ids, _)) = self.idempotency.get(&idempotency.key)
-        {
-            return match ids.first() {
-                Some(id) if *fingerprint == idempotency.fingerprint => Started::Exists(ExecutionId(id.0)),
-                _ => Started::KeyReused,
-            };
+        let kept = start.idempotency.as_ref().and_then(|idempotency| self.idempotency.get(&idempotency.key));
+        let kept = kept.map(|(fingerprint, ids, _)| (fingerprint.as_str(), ids.first().map(|id| ExecutionId(id.0))));
+        let stored = self.executions.contains_key(&start.id);
+        if let Some(earlier) = Started::earlier(repeated(start.id, stored, start.idempotency.as_ref(), kept)) {
+            return earlier;
         }
         let Some(definition) = self.definition(&start.graph, start.version.as_deref()).cloned() else {
             return Started::NoGraph;
         };
-        let standing = self.standing_one(&start.graph).filter(|_| definition.graph.singleton);
-        let answer = match standing {
-            Some(id) => Started::Exists(id),
-            None => {
-                let seen = self.definition(&start.graph, None).map_or(definition.serial, |latest| latest.serial);
-                let row = ExecutionRow {
-                    definition: definition.serial,
-                    seen,
-                    singleton: definition.graph.singleton,
-                    execution: Execution::default(),
-                    stamp: 0,
-                    created_at: now,
-                    updated_at: now,
-                    values: BTreeMap::new(),
-                    history: Vec::new(),
-                    place: 0,
-                };
-                let commands = match start.values.is_empty() {
-                    true => Vec::new(),
-                    false => vec![Command::Set { values: start.values, metadata: start.metadata }],
-                };
-                let plan = planner.plan(self.snapshot(start.id, &row, now), commands);
-                if let Some(Err(refusal)) = plan.answers.into_iter().next() {
-                    return Started::Refused(refusal);
-                }
-                let plan = Plan { answers: Vec::new(), changes: plan.changes, runs: plan.runs };
-                let revision = plan.changes.execution.revision;
-                self.executions.insert(start.id, row);
-                lines.extend(events(start.id, &plan, true));
-                self.carry_out(start.id, plan, now, lines);
-                Started::Created { id: start.id, revision }
-            }
+        let answer = match opening(&definition.graph, self.standing_one(&start.graph)) {
+            Opening::Stands(id) => Started::Exists(id),
+            Opening::Begin => self.begin(&start, &definition, now, planner, lines),
         };
         if let (Some(idempotency), Started::Created { id, .. } | Started::Exists(id)) = (start.idempotency, &answer) {
             self.idempotency.insert(idempotency.key, (idempotency.fingerprint, vec![RunId(id.0)], now));
         }
         answer
+    }
+
+    fn begin(
+        &mut self,
+        start: &Start,
+        definition: &Definition,
+        now: StoreTime,
+        planner: &dyn Planner,
+        lines: &mut Vec<String>,
+    ) -> Started {
+        let seen = self.definition(&start.graph, None).map_or(definition.serial, |latest| latest.serial);
+        let row = ExecutionRow {
+            definition: definition.serial,
+            seen,
+            singleton: definition.graph.singleton,
+            execution: Execution::default(),
+            stamp: 0,
+            created_at: now,
+            updated_at: now,
+            values: BTreeMap::new(),
+            history: Vec::new(),
+            place: 0,
+        };
+        let mut plan = planner.plan(self.snapshot(start.id, &row, now), start.commands());
+        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
+            return Started::Refused(refusal);
+        }
+        let revision = plan.changes.execution.revision;
+        self.executions.insert(start.id, row);
+        lines.extend(events(start.id, &plan, true));
+        self.carry_out(start.id, plan, now, lines);
+        Started::Created { id: start.id, revision }
     }
 
     fn advance(
@@ -211,17 +209,15 @@ impl State {
             return Advanced::NotFound;
         };
         let name = self.graphs[&row.definition].graph.name.clone();
-        let returns = row.singleton && row.execution.archived_at.is_some() && commands.contains(&Command::Unarchive);
+        let returns = must_be_alone(row.singleton, row.execution.archived_at, &commands);
         if let Some(other) = self.standing_one(&name).filter(|_| returns) {
             let refused = commands.iter().map(|_| Err(not_alone(&name, other)));
             return Advanced::Done(refused.collect::<Vec<std::result::Result<u64, Refusal>>>());
         }
-        // Only whoever looks takes the note: a refusal leaves what is due to the next one.
+        // What is refused as a whole leaves its note to whoever looks next.
         self.agenda.retain(|(_, noted)| *noted != id);
         let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
         let moved = latest > row.seen;
-        // What is refused as a whole leaves its note to whoever looks next.
-        self.agenda.retain(|(_, noted)| *noted != id);
         if let Some(row) = self.executions.get_mut(&id).filter(|_| moved) {
             (row.definition, row.seen) = (latest, latest);
         }

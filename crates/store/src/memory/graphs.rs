@@ -2,9 +2,9 @@ use super::Memory;
 use super::state::State;
 use crate::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use async_trait::async_trait;
-use everbeat_model::RunId;
 use everbeat_model::event::line;
 use everbeat_model::graph::Graph;
+use everbeat_model::{RunId, Sent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,16 +13,14 @@ impl Graphs for Memory {
     async fn apply(&self, graph: Arc<Graph>, idempotency: Option<Idempotency>) -> Result<Applied> {
         let now = self.now();
         let mut state = self.lock();
-        if let Some(idempotency) = &idempotency
-            && let Some((fingerprint, ids, _)) = state.idempotency.get(&idempotency.key)
-        {
-            let applied = ids.first().and_then(|id| state.graphs.get(&Definition::serial_of(id.0)));
-            return match applied {
-                Some(definition) if *fingerprint == idempotency.fingerprint => {
-                    Ok(Applied { definition: definition.clone(), new: false })
-                }
-                _ => Err(Error::KeyReused { key: idempotency.key.clone() }),
-            };
+        if let Some(idempotency) = &idempotency {
+            let applied = |ids: &[RunId]| state.graphs.get(&Definition::serial_of(ids.first()?.0)).cloned();
+            let kept = state.idempotency.get(&idempotency.key);
+            match idempotency.sent(kept.map(|(fingerprint, ids, _)| (fingerprint.as_str(), applied(ids)))) {
+                Sent::First => {}
+                Sent::Again(Some(definition)) => return Ok(Applied { definition, new: false }),
+                Sent::Again(None) | Sent::Reused => return Err(Error::KeyReused { key: idempotency.key.clone() }),
+            }
         }
         let keep = |state: &mut State, definition: &Definition| {
             if let Some(Idempotency { key, fingerprint }) = idempotency.clone() {

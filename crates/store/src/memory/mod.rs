@@ -1,16 +1,21 @@
 //! The in-memory store: the contract in executable form. The SQL stores must answer as it does.
 
+mod cancel;
+mod claim;
+mod enqueue;
 mod executions;
+mod forget;
 mod graphs;
 mod ids;
 mod runs;
+mod settle;
 mod state;
 mod traits;
 
 pub use state::{DoneRow, ExecutionRow, LeaseRow, RunRow, State, ValueRow};
 
 use crate::Clock;
-use everbeat_model::{Hole, StoreTime, Token};
+use everbeat_model::{Planted, StoreTime, Token};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -21,16 +26,16 @@ pub struct Memory {
     clock: Arc<dyn Clock>,
     random: Box<dyn Fn() -> u128 + Send + Sync>,
     wakes: watch::Sender<u64>,
-    hole: Option<Hole>,
+    hole: Planted,
 }
 
 impl Memory {
     pub fn new(clock: Arc<dyn Clock>) -> Memory {
-        Memory::with(clock, Box::new(|| Uuid::new_v4().as_u128()), None)
+        Memory::with(clock, Box::new(|| Uuid::new_v4().as_u128()), Planted::default())
     }
 
     /// For the simulation: chance is given, and a hole may be planted.
-    pub fn with(clock: Arc<dyn Clock>, random: Box<dyn Fn() -> u128 + Send + Sync>, hole: Option<Hole>) -> Memory {
+    pub fn with(clock: Arc<dyn Clock>, random: Box<dyn Fn() -> u128 + Send + Sync>, hole: Planted) -> Memory {
         Memory { state: Mutex::default(), clock, random, wakes: watch::Sender::new(0), hole }
     }
 

@@ -1,18 +1,21 @@
+//! Runs and their leases.
+
 use super::Memory;
-use super::state::{DoneRow, LeaseRow, State};
+use super::cancel::cancel_one;
+use super::claim::claim;
+use super::enqueue::enqueue;
+use super::forget::{awaited, forget_one};
+use super::settle::settle_one;
+use super::state::{LeaseRow, State};
 use crate::{
-    AT_ONCE, Cancelled, Claim, Enqueue, Enqueued, Error, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter,
-    Runs, Sign, Signed, Which,
+    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs, Sign,
+    Signed, Which,
 };
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::lease::Shown;
-use everbeat_model::replica::may_claim;
 use everbeat_model::run::{Claimed, Spec};
-use everbeat_model::{
-    Attempt, Hole, Json, Lease, Next, Outcome, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
-    StoreTime, Token,
-};
+use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Standing, StoreTime, Token};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,89 +23,11 @@ use std::time::Duration;
 #[async_trait]
 impl Runs for Memory {
     async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        let now = self.now();
-        let mut state = self.lock();
-        if let Some(idempotency) = &request.idempotency
-            && let Some((fingerprint, ids, _)) = state.idempotency.get(&idempotency.key)
-        {
-            if *fingerprint != idempotency.fingerprint {
-                return Err(Error::KeyReused { key: idempotency.key.clone() });
-            }
-            return Ok(ids.iter().map(|id| Enqueued::Exists(*id)).collect());
-        }
-        let mut answers = Vec::with_capacity(request.runs.len());
-        let mut lines = Vec::new();
-        for run in request.runs {
-            if state.runs.contains_key(&run.id) {
-                // The same run again: an earlier answer was lost.
-                answers.push(Enqueued::Exists(run.id));
-                continue;
-            }
-            if let Some(key) = &run.spec.unique_key {
-                if let Some(existing) = state.unique.get(key) {
-                    answers.push(Enqueued::Exists(*existing));
-                    continue;
-                }
-                state.unique.insert(key.clone(), run.id);
-            }
-            lines.push(line("run.created", &run.id.to_string(), None, None));
-            answers.push(Enqueued::Created(run.id));
-            state.put_run(run, now);
-        }
-        if let Some(idempotency) = request.idempotency {
-            let ids = answers.iter().map(|answer| answer.id()).collect();
-            state.idempotency.insert(idempotency.key, (idempotency.fingerprint, ids, now));
-        }
-        state.append(now, &lines);
-        state.version += 1;
-        Ok(answers)
+        enqueue(&mut self.lock(), request, self.now())
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {
-        let now = self.now();
-        let mut state = self.lock();
-        let row = state.replicas.get(&request.replica).map(|replica| replica.state);
-        if !may_claim(row, self.hole) {
-            return Ok(Vec::new());
-        }
-        let mut candidates: Vec<(i32, RunId, String, String)> = state
-            .ready
-            .keys()
-            .filter(|(queue, ..)| !state.paused.get(queue).copied().unwrap_or(false))
-            .map(|(queue, lane, rank, id)| (*rank, *id, queue.clone(), lane.clone()))
-            .collect();
-        candidates.sort();
-        let (mut tasks, mut queues) = (request.tasks, request.queues);
-        let mut claimed = Vec::new();
-        for (rank, id, queue, task) in candidates {
-            if claimed.len() == request.limit {
-                break;
-            }
-            let Some(task_free) = tasks.get_mut(&task).filter(|free| **free > 0) else { continue };
-            match queues.get_mut(&queue) {
-                Some(0) => continue,
-                Some(queue_free) => *queue_free -= 1,
-                None => {}
-            }
-            *task_free -= 1;
-            let Some(standing) = state.ready.remove(&(queue, task, rank, id)) else { continue };
-            let standing = Standing { attempt: standing.attempt + 1, ..standing };
-            let lease = Lease {
-                run_id: id,
-                attempt: standing.attempt,
-                token: self.token(),
-                replica_id: request.replica,
-                tenure: 0,
-                granted_at: now,
-            };
-            let row = LeaseRow { lease: lease.clone(), standing, last_heartbeat_at: now, cancel_requested_at: None };
-            state.leases.insert(id, row);
-            let checkpoint = state.signs.get(&id).and_then(|(_, checkpoint)| checkpoint.clone());
-            let row = &state.runs[&id];
-            claimed.push(Claimed { lease, spec: row.spec.clone(), standing, checkpoint, due_at: row.due_at() });
-        }
-        state.version += u64::from(!claimed.is_empty());
-        Ok(claimed)
+        Ok(claim(&mut self.lock(), request, self.now(), self.hole, || self.token()))
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
@@ -373,21 +298,6 @@ fn waiting(state: &State) -> impl Iterator<Item = RunId> {
     state.ready.keys().map(|(.., run)| *run).chain(state.scheduled.keys().map(|(_, run)| *run))
 }
 
-/// Whether an execution has not taken note of its end yet.
-fn awaited(state: &State, id: RunId) -> bool {
-    let parent = state.runs.get(&id).and_then(|row| row.spec.parent.as_ref());
-    let row = parent.and_then(|parent| Some((state.executions.get(&parent.execution)?, &parent.node)));
-    row.is_some_and(|(row, node)| row.execution.running(node) == Some(id))
-}
-
-fn forget_one(state: &mut State, id: RunId) {
-    state.done.remove(&id);
-    state.runs.remove(&id);
-    state.signs.remove(&id);
-    state.attempts.retain(|(run, _), _| *run != id);
-    state.version += 1;
-}
-
 fn full(state: &State, held: &LeaseRow) -> Held {
     Held {
         lease: held.lease.clone(),
@@ -397,107 +307,4 @@ fn full(state: &State, held: &LeaseRow) -> Held {
         last_heartbeat_at: held.last_heartbeat_at,
         owner: state.replicas.get(&held.lease.replica_id).cloned(),
     }
-}
-
-fn settle_one(
-    state: &mut State,
-    hole: Option<Hole>,
-    now: StoreTime,
-    settlement: Settlement,
-    lines: &mut Vec<String>,
-) -> Settled {
-    let id = settlement.shown.run_id;
-    let Some(held) = state.leases.get(&id).filter(|held| held.lease.admits(&settlement.shown, hole)) else {
-        return Settled::Fenced;
-    };
-    if settlement.unless_cancelled() && held.cancel_requested_at.is_some() {
-        return Settled::CancelAsked;
-    }
-    let held = held.clone();
-    state.leases.remove(&id);
-    // The fence never goes back, whatever number the writer had in mind.
-    let standing = Standing { attempt: held.lease.attempt, ..settlement.standing };
-    let ended = Attempt {
-        attempt: held.lease.attempt,
-        outcome: Some(settlement.ending.outcome),
-        replica_id: held.lease.replica_id,
-        worker_id: None,
-        started_at: held.lease.granted_at,
-        ended_at: Some(now),
-        last_heartbeat_at: Some(settlement.last_heartbeat_at.unwrap_or(held.last_heartbeat_at)),
-        error: settlement.ending.error.clone(),
-        verdict_id: settlement.verdict.as_ref().map(|verdict| verdict.id),
-    };
-    if let Some(mut verdict) = settlement.verdict {
-        verdict.at = now;
-        state.verdicts.insert(verdict.id, verdict);
-    }
-    let attempt = Some(held.lease.attempt);
-    let subject = id.to_string();
-    match settlement.next {
-        Next::Finish(to) => {
-            lines.push(line(&format!("run.{}", to.as_str()), &subject, attempt, None));
-            let error = (to != RunState::Succeeded).then_some(settlement.ending.error).flatten();
-            let done = DoneRow {
-                state: to,
-                finished_at: now,
-                standing,
-                result: settlement.ending.result,
-                error,
-                attempt: Some((ended, settlement.shown.token)),
-            };
-            finish(state, id, done, hole);
-        }
-        Next::Ready | Next::After(_) => {
-            lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
-            state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
-            match settlement.next {
-                Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), standing),
-                _ => {
-                    // As it stands in the run: that is what says where it belongs by now.
-                    let spec = state.runs.get(&id).map_or_else(|| settlement.spec.clone(), |row| row.spec.clone());
-                    state.put_ready(id, &spec, standing);
-                }
-            }
-        }
-    }
-    Settled::Done
-}
-
-fn outcome_of(attempt: &Attempt) -> &'static str {
-    attempt.outcome.unwrap_or(Outcome::Lost).as_str()
-}
-
-/// Ends a run that is not running; asks for the end of one that is.
-pub(super) fn cancel_one(state: &mut State, run: RunId, now: StoreTime, error: Option<Json>) -> Cancelled {
-    let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Cancelled::NotFound };
-    if state.done.contains_key(&run) {
-        return Cancelled::AlreadyFinished;
-    }
-    if let Some(held) = state.leases.get_mut(&run) {
-        held.cancel_requested_at.get_or_insert(now);
-        return Cancelled::Asked;
-    }
-    let standing = match state.scheduled_at(run) {
-        Some((at, standing)) => {
-            state.scheduled.remove(&(at, run));
-            standing
-        }
-        None => state.take_ready(run, &spec).unwrap_or_default(),
-    };
-    let done = DoneRow { state: RunState::Cancelled, finished_at: now, standing, result: None, error, attempt: None };
-    finish(state, run, done, None);
-    Cancelled::Ended
-}
-
-fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Option<Hole>) {
-    if let Some(spec) = state.runs.get(&id).map(|row| row.spec.clone()) {
-        if let Some(key) = &spec.unique_key {
-            state.unique.remove(key);
-        }
-        if let Some(parent) = spec.parent.as_ref().filter(|_| hole != Some(Hole::NoteForgotten)) {
-            state.agenda.insert((AT_ONCE, parent.execution));
-        }
-    }
-    state.done.insert(id, done);
 }

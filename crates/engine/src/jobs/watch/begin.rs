@@ -83,7 +83,7 @@ impl Watch<'_> {
     }
 
     pub(super) fn shortage_fails(&self) -> bool {
-        self.life.core.settings.hole == Some(Hole::ShortageFails)
+        self.life.core.settings.hole.is(Hole::ShortageFails)
     }
 
     /// Its command has begun, or ended.

@@ -14,7 +14,7 @@ use everbeat_store::{Held, Which};
 
 impl Watch<'_> {
     pub(super) fn without_folder(&self) -> WithoutFolder {
-        let leave = self.was_placed() && self.life.core.settings.hole != Some(Hole::MissingIsNew);
+        let leave = self.was_placed() && !self.life.core.settings.hole.is(Hole::MissingIsNew);
         if leave { WithoutFolder::LeaveIt } else { WithoutFolder::MakeOne }
     }
 

@@ -104,11 +104,11 @@ impl Watch<'_> {
                     None
                 }
                 Finding::Exited(exit) => Some(self.exited(exit).await),
-                Finding::Missing if self.life.core.settings.hole == Some(Hole::MissingIsNew) => {
+                Finding::Missing if self.life.core.settings.hole.is(Hole::MissingIsNew) => {
                     self.fence_and_judge("never_started", "its shim died before it started").await
                 }
                 Finding::Missing if self.was_placed() => self.taken_away().await,
-                Finding::NotStarted if self.life.core.settings.hole == Some(Hole::UnfencedStart) => {
+                Finding::NotStarted if self.life.core.settings.hole.is(Hole::UnfencedStart) => {
                     Some(self.never_started(SHIM_DIED).await)
                 }
                 Finding::NotStarted | Finding::Missing => {
@@ -140,7 +140,7 @@ impl Watch<'_> {
         };
         let env = self.life.core.env.clone();
         let settings = &self.life.core.settings;
-        let vouches = self.stops_when_isolated() && settings.hole != Some(Hole::NeverVouched);
+        let vouches = self.stops_when_isolated() && !settings.hole.is(Hole::NeverVouched);
         let mut asked = false;
         let pace = |asked: bool| match (asked, vouches) {
             (true, _) => Some(settings.jobs.heartbeat_interval.min(settings.heartbeat_interval)),
@@ -195,10 +195,10 @@ impl Watch<'_> {
 
     /// Whether this replica may say that the store acknowledges it.
     fn vouches(&self) -> bool {
-        match self.life.core.settings.hole {
-            Some(Hole::LeftStillVouches) => self.life.pulse().connected(),
-            _ => self.life.acknowledged(),
+        if self.life.core.settings.hole.is(Hole::LeftStillVouches) {
+            return self.life.pulse().connected();
         }
+        self.life.acknowledged()
     }
 
     async fn ask_to_stop(&self) {

@@ -1,6 +1,6 @@
 use crate::Planner;
 use everbeat_model::graph::{Command, Defaults, NodeState, Plan, Snapshot, plan};
-use everbeat_model::{Policy, RunId};
+use everbeat_model::{Planted, Policy, RunId};
 use std::fmt::Write;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -12,7 +12,11 @@ pub(super) struct SameRuns(Defaults);
 
 impl Default for SameRuns {
     fn default() -> SameRuns {
-        SameRuns(Defaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: None })
+        SameRuns(Defaults {
+            policy: Arc::new(Policy::BASELINE),
+            queue: "default".to_string(),
+            hole: Planted::default(),
+        })
     }
 }
 

@@ -1,0 +1,87 @@
+//! The arrays of statements that unnest them: a column's name, its SQL type and its array stand together, so that no
+//! statement counts parameters by hand.
+
+/// A column's name and the SQL type of its elements.
+pub(super) type Column = (&'static str, &'static str);
+
+/// Defines a row, and rows as one array per column in the order of the statement's parameters.
+macro_rules! arrays {
+    ($(#[$meta:meta])* $rows:ident of $row:ident<$life:lifetime> { $($column:ident: $rust:ty as $sql:literal,)* }) => {
+        pub(super) struct $row<$life> {
+            $(pub(super) $column: $rust,)*
+        }
+
+        $(#[$meta])*
+        #[derive(Default)]
+        pub(super) struct $rows<$life> {
+            $(pub(super) $column: Vec<$rust>,)*
+        }
+
+        impl<$life> $rows<$life> {
+            pub(super) const COLUMNS: &'static [$crate::postgres::arrays::Column] =
+                &[$((stringify!($column), $sql),)*];
+
+            pub(super) fn push(&mut self, row: $row<$life>) {
+                $(self.$column.push(row.$column);)*
+            }
+
+            pub(super) fn params(&self) -> Vec<&(dyn tokio_postgres::types::ToSql + Sync)> {
+                vec![$(&self.$column,)*]
+            }
+        }
+    };
+}
+pub(super) use arrays;
+
+/// `id, graph`
+pub(super) fn names(columns: &[Column]) -> String {
+    columns.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// `unnest($1::uuid[], $2::text[])`
+pub(super) fn unnest(columns: &[Column]) -> String {
+    let arrays: Vec<String> =
+        columns.iter().enumerate().map(|(place, (_, sql))| format!("${}::{sql}[]", place + 1)).collect();
+    format!("unnest({})", arrays.join(", "))
+}
+
+/// `select * from unnest($1::uuid[], $2::text[]) as g(id, graph)`
+pub(super) fn given(columns: &[Column]) -> String {
+    format!("select * from {} as g({})", unnest(columns), names(columns))
+}
+
+/// `$2::text[]`: the whole array of a column.
+pub(super) fn array(columns: &[Column], name: &str) -> String {
+    let place = columns.iter().position(|(column, _)| *column == name).expect("a column of the statement");
+    format!("${}::{}[]", place + 1, columns[place].1)
+}
+
+/// `$3`: the first parameter after the arrays.
+pub(super) fn after(columns: &[Column]) -> String {
+    format!("${}", columns.len() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    arrays! {
+        Things of Thing<'a> {
+            id: i64 as "bigint",
+            name: &'a str as "text",
+        }
+    }
+
+    #[test]
+    fn a_statement_names_its_arrays_in_the_order_in_which_they_are_given() {
+        let columns = Things::COLUMNS;
+        assert_eq!(given(columns), "select * from unnest($1::bigint[], $2::text[]) as g(id, name)");
+        assert_eq!(array(columns, "name"), "$2::text[]");
+        assert_eq!(after(columns), "$3");
+        let mut things = Things::default();
+        things.push(Thing { id: 1, name: "a" });
+        things.push(Thing { id: 2, name: "b" });
+        assert_eq!((&things.id[..], &things.name[..]), (&[1, 2][..], &["a", "b"][..]));
+        assert_eq!(things.params().len(), columns.len());
+    }
+}

@@ -2,7 +2,7 @@ use crate::{Idempotency, Result};
 use async_trait::async_trait;
 use everbeat_model::event::line;
 use everbeat_model::graph::{Cell, Change, Command, Condition, Execution, Graph, Plan, Refusal, Snapshot, Sort};
-use everbeat_model::{ExecutionId, Json, RunId, StoreTime};
+use everbeat_model::{ExecutionId, Json, Reason, RunId, StoreTime};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ pub fn recorded<'a>(graph: &'a Graph, plan: &'a Plan) -> impl Iterator<Item = &'
 /// Why a run that its execution no longer wants ended.
 pub fn superseded() -> Json {
     Json::of(&serde_json::json!({
-        "reason": "superseded",
+        "reason": Reason::Superseded.as_str(),
         "message": "its execution no longer wants it: something that it depends on changed, or somebody ended it",
     }))
 }

@@ -3,7 +3,7 @@
 use super::work::Work;
 use crate::replica::Life;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Ending, Json, Verdict, VerdictId};
+use everbeat_model::{Ending, Json, Reason, Verdict, VerdictId};
 
 /// How an attempt ended, with the verdict on it if it needs one.
 pub struct Conclusion {
@@ -26,7 +26,7 @@ impl From<Ending> for Conclusion {
 /// A verdict before it is known what follows from it.
 pub(crate) struct Draft {
     pub(crate) judgement: Judgement,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Reason,
     pub(crate) evidence: serde_json::Value,
 }
 

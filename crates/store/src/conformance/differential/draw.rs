@@ -7,8 +7,8 @@ use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict,
-    VerdictId, id,
+    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Standing, StoreTime,
+    Verdict, VerdictId, id,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -394,7 +394,7 @@ impl World {
             at: LONG_AGO,
             subject,
             judgement: self.rng.pick(&Judgement::ALL),
-            reason: "replica_silent".to_string(),
+            reason: Reason::ReplicaSilent.to_string(),
             evidence: self.text(),
             judged_by,
             run_id: about.map(|proof| proof.run),

@@ -6,7 +6,7 @@ use crate::{
     Remembered, Result, Start, Started, Stored, cuts, events, not_alone, superseded,
 };
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{
     Command, Direction, Ended, Execution, Field, Plan, Refusal, Snapshot, Sort, Status, compare,
 };
@@ -270,7 +270,7 @@ impl State {
             if cancel_one(self, run, now, Some(superseded())) == Cancelled::Ended {
                 // Nobody looks for its end any more.
                 self.agenda.remove(&(AT_ONCE, id));
-                lines.push(line("run.cancelled", &run.to_string(), None, None));
+                lines.push(line(EventKind::RunCancelled, &run.to_string(), None, None));
             }
         }
         let Some(row) = self.executions.get_mut(&id) else { return };

@@ -5,12 +5,12 @@ use crate::{
     Runs, Sign, Signed, Which,
 };
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::lease::Shown;
 use everbeat_model::replica::may_claim;
 use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{
-    Attempt, Hole, Json, Lease, Next, Outcome, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
+    Attempt, Hole, Json, Lease, Next, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement, Standing,
     StoreTime, Token,
 };
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl Runs for Memory {
                 }
                 state.unique.insert(key.clone(), run.id);
             }
-            lines.push(line("run.created", &run.id.to_string(), None, None));
+            lines.push(line(EventKind::RunCreated, &run.id.to_string(), None, None));
             answers.push(Enqueued::Created(run.id));
             state.put_run(run, now);
         }
@@ -156,7 +156,7 @@ impl Runs for Memory {
         state.version += 1;
         let cancelled = cancel_one(&mut state, run, now, None);
         if cancelled == Cancelled::Ended {
-            state.append(now, &[line("run.cancelled", &run.to_string(), None, None)]);
+            state.append(now, &[line(EventKind::RunCancelled, &run.to_string(), None, None)]);
         }
         Ok(cancelled)
     }
@@ -187,7 +187,7 @@ impl Runs for Memory {
             state.attempts.insert((run, ended.attempt), (ended, token));
         }
         state.put_ready(run, &spec, Standing { attempt, ..Standing::default() });
-        state.append(now, &[line("run.reopened", &run.to_string(), None, None)]);
+        state.append(now, &[line(EventKind::RunReopened, &run.to_string(), None, None)]);
         state.version += 1;
         Ok(Reopened::Ready)
     }
@@ -436,7 +436,7 @@ fn settle_one(
     let subject = id.to_string();
     match settlement.next {
         Next::Finish(to) => {
-            lines.push(line(&format!("run.{}", to.as_str()), &subject, attempt, None));
+            lines.push(line(EventKind::run(to), &subject, attempt, None));
             let error = (to != RunState::Succeeded).then_some(settlement.ending.error).flatten();
             let done = DoneRow {
                 state: to,
@@ -449,7 +449,7 @@ fn settle_one(
             finish(state, id, done, hole);
         }
         Next::Ready | Next::After(_) => {
-            lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
+            lines.push(line(EventKind::attempt(settlement.ending.outcome), &subject, attempt, None));
             state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
             match settlement.next {
                 Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), standing),
@@ -462,10 +462,6 @@ fn settle_one(
         }
     }
     Settled::Done
-}
-
-fn outcome_of(attempt: &Attempt) -> &'static str {
-    attempt.outcome.unwrap_or(Outcome::Lost).as_str()
 }
 
 /// Ends a run that is not running; asks for the end of one that is.

@@ -2,6 +2,7 @@ use super::graphs::NAMES;
 use super::op::{Move, Op, Proof, Secret, Signal};
 use super::rng::Rng;
 use crate::{Claim, Enqueue, Idempotency, News, RunFilter, VerdictFilter};
+use everbeat_model::event::EventKind;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
@@ -282,7 +283,7 @@ impl World {
 
     fn news(&mut self) -> News {
         News {
-            kind: self.rng.pick(&["job.stale", "job.reattached"]),
+            kind: self.rng.pick(&[EventKind::JobStale, EventKind::JobDead]),
             subject: self.run().to_string(),
             attempt: self.rng.percent(50).then(|| self.rng.small(3)),
             detail: self.maybe_text(),

@@ -49,8 +49,8 @@ fn a_fresh_server_shows_every_family_with_its_meaning() {
         let figures = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(&*shown)).count();
         let least = match family.series {
             Series::One | Series::Read(_) => 1,
-            Series::Each(_, values) => values.len(),
-            Series::Rows(_, rows) => rows.len(),
+            Series::Each(_, values) => values().len(),
+            Series::Rows(_, rows) => rows().len(),
         };
         assert!(figures >= least, "{figures} figures of {shown}, not {least}, in {text}");
     }

@@ -3,7 +3,7 @@
 use crate::Engine;
 use crate::engine::lock;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, RunId};
+use everbeat_model::{BootInstant, Reason, RunId};
 use everbeat_store::Audit;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,6 +16,8 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
+    pub(crate) const ALL: [Watched; 2] = [Watched::Replica, Watched::Shim];
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Watched::Replica => "replica",
@@ -24,8 +26,8 @@ impl Watched {
     }
 }
 
-pub(crate) fn judged(judgement: Judgement, reason: &str) {
-    let (judgement, reason) = (judgement.as_str(), reason.to_string());
+pub(crate) fn judged(judgement: Judgement, reason: Reason) {
+    let (judgement, reason) = (judgement.as_str(), reason.as_str());
     metrics::counter!("everbeat_verdicts_total", "judgement" => judgement, "reason" => reason).increment(1);
 }
 

@@ -1,6 +1,9 @@
 //! Every family of figures that this program counts, of the whole binary: the only place that names, describes and
 //! types them. A test compares it with the source.
 
+use crate::figures::Watched;
+use everbeat_model::verdict::Judgement;
+use everbeat_model::{Outcome, Reason};
 use metrics::{Label, Unit};
 
 /// Figures of one name, told apart by labels.
@@ -25,9 +28,9 @@ pub enum Kind {
 pub enum Series {
     One,
     /// One for each value of a label.
-    Each(&'static str, &'static [&'static str]),
+    Each(&'static str, fn() -> Vec<&'static str>),
     /// One for each of these rows of values.
-    Rows(&'static [&'static str], &'static [&'static [&'static str]]),
+    Rows(&'static [&'static str], fn() -> Vec<Vec<&'static str>>),
     /// Whoever shows the figures reads them at that moment; with these labels.
     Read(&'static [&'static str]),
 }
@@ -64,12 +67,12 @@ use Series::{Each, One, Read, Rows};
 
 /// In alphabetical order. Counters end in `_total`; units are seconds and bytes, and stand in the name.
 pub const FAMILIES: &[Family] = &[
-    counter("everbeat_attempts_total", "Attempts that ended", Each("outcome", OUTCOMES)),
+    counter("everbeat_attempts_total", "Attempts that ended", Each("outcome", outcomes)),
     seconds(
         "everbeat_detection_seconds",
         LONG,
         "Time from the last sign of life of a replica or a job's shim to the verdict that it is lost",
-        Each("subject", WATCHED),
+        Each("subject", watched),
     ),
     gauge(
         "everbeat_endings_held",
@@ -91,15 +94,15 @@ pub const FAMILIES: &[Family] = &[
         "everbeat_http_request_duration_seconds",
         SHORT,
         "Time until a request was answered",
-        Rows(&["method", "path"], &[&["GET", "/metrics"]]),
+        Rows(&["method", "path"], || vec![vec!["GET", "/metrics"]]),
     ),
     counter(
         "everbeat_http_requests_total",
         "Requests answered",
-        Rows(&["method", "path", "status"], &[&["GET", "/metrics", "200"]]),
+        Rows(&["method", "path", "status"], || vec![vec!["GET", "/metrics", "200"]]),
     ),
     gauge("everbeat_invariant_violations", "Broken guarantees that the last check through this server found", One),
-    counter("everbeat_job_exits_total", "Attempts of jobs and of other commands that ended", Each("outcome", OUTCOMES)),
+    counter("everbeat_job_exits_total", "Attempts of jobs and of other commands that ended", Each("outcome", outcomes)),
     gauge("everbeat_jobs_dead", "Jobs watched over here whose sentinels are older than jobs.dead_after", One),
     counter(
         "everbeat_jobs_false_starts_total",
@@ -141,44 +144,45 @@ pub const FAMILIES: &[Family] = &[
     counter(
         "everbeat_suspicions_refuted_total",
         "Replicas and shims that were silent, suspected, and heard of again",
-        Each("subject", WATCHED),
+        Each("subject", watched),
     ),
-    counter(
-        "everbeat_verdicts_total",
-        "Judgements of this replica",
-        Rows(
-            &["judgement", "reason"],
-            &[
-                &["lost", "lock_released"],
-                &["lost", "replica_silent"],
-                &["lost", "replica_died"],
-                &["lost", "replica_left"],
-                &["lost", "replica_unknown"],
-                &["lost", "attempt_silent"],
-                &["lost", "fenced"],
-                &["lost", "isolated"],
-                &["lost", "shim_died"],
-                &["lost", "shim_hung"],
-                &["lost", "shim_terminated"],
-                &["lost", "start_unclear"],
-                &["lost", "rebooted"],
-                &["lost", "folder_gone"],
-                &["lost", "unreadable"],
-                &["lost", "forgotten"],
-                &["lost", "host_away"],
-                &["fenced", "late_result"],
-                &["fenced", "late_return"],
-                &["fenced", "replica_dead"],
-                &["stalled", "no_progress"],
-                &["timed_out", "deadline"],
-                &["cancelled", "cancel_grace"],
-            ],
-        ),
-    ),
+    counter("everbeat_verdicts_total", "Judgements of this replica", Rows(&["judgement", "reason"], verdicts)),
 ];
 
-const WATCHED: &[&str] = &["replica", "shim"];
-const OUTCOMES: &[&str] = &["succeeded", "failed", "lost", "timed_out", "stalled", "cancelled", "released"];
+fn watched() -> Vec<&'static str> {
+    Watched::ALL.map(Watched::as_str).to_vec()
+}
+
+fn outcomes() -> Vec<&'static str> {
+    Outcome::ALL.map(Outcome::as_str).to_vec()
+}
+
+/// Every reason with the judgement that is passed for it.
+fn verdicts() -> Vec<Vec<&'static str>> {
+    let row = |reason: &Reason| Some(vec![judgement(*reason)?.as_str(), reason.as_str()]);
+    Reason::ALL.iter().filter_map(row).collect()
+}
+
+/// What is judged for that reason, if its figure is there from the start.
+fn judgement(reason: Reason) -> Option<Judgement> {
+    use Reason::*;
+    match reason {
+        LockReleased | ReplicaSilent | ReplicaDied | ReplicaLeft | ReplicaUnknown | AttemptSilent | Fenced
+        | Isolated | ShimDied | ShimHung | ShimTerminated | StartUnclear | Rebooted | FolderGone | Unreadable
+        | Forgotten | HostAway => Some(Judgement::Lost),
+        LateResult | LateReturn | ReplicaDead => Some(Judgement::Fenced),
+        NoProgress => Some(Judgement::Stalled),
+        Deadline => Some(Judgement::TimedOut),
+        CancelGrace => Some(Judgement::Cancelled),
+        // Hardly ever a verdict's; the figure is there once one was passed.
+        NotOurs | NeverStarted => None,
+        // Of performers that not every replica has.
+        WorkerDied | WorkerSilent | WorkerUnresponsive => None,
+        // Never a verdict's.
+        Cancelled | Stopped | Superseded | Failed | Panicked | Exited | NotStarted | NotStored | Unstorable
+        | Draining | TaskUnknown | WorkerAway | NotPerformed | Shortage => None,
+    }
+}
 
 /// The family of that name.
 pub fn family(name: &str) -> Option<&'static Family> {
@@ -210,12 +214,12 @@ impl Family {
     fn start(&self) -> Vec<Vec<Label>> {
         match self.series {
             Series::One => vec![Vec::new()],
-            Series::Each(name, values) => values.iter().map(|value| vec![Label::new(name, *value)]).collect(),
+            Series::Each(name, values) => values().into_iter().map(|value| vec![Label::new(name, value)]).collect(),
             Series::Rows(names, rows) => {
-                let row = |values: &&[&'static str]| {
-                    names.iter().zip(values.iter()).map(|(name, value)| Label::new(*name, *value)).collect()
+                let row = |values: Vec<&'static str>| {
+                    names.iter().zip(values).map(|(name, value)| Label::new(*name, value)).collect()
                 };
-                rows.iter().map(row).collect()
+                rows().into_iter().map(row).collect()
             }
             Series::Read(_) => Vec::new(),
         }
@@ -225,7 +229,6 @@ impl Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use everbeat_model::Outcome;
 
     #[test]
     fn names_follow_the_conventions_of_prometheus() {
@@ -242,7 +245,17 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_is_there_from_the_start() {
-        assert_eq!(OUTCOMES, Outcome::ALL.map(Outcome::as_str));
+    fn the_figures_that_are_there_from_the_start_have_these_labels() {
+        assert_eq!(watched(), ["replica", "shim"]);
+        assert_eq!(outcomes(), ["succeeded", "failed", "lost", "timed_out", "stalled", "cancelled", "released"]);
+        let rows: Vec<String> = verdicts().iter().map(|row| row.join(" ")).collect();
+        assert_eq!(
+            rows.join(", "),
+            "lost lock_released, lost replica_silent, lost replica_died, lost replica_left, lost replica_unknown, \
+             lost attempt_silent, lost fenced, lost isolated, lost shim_died, lost shim_hung, lost shim_terminated, \
+             lost start_unclear, lost rebooted, lost folder_gone, lost unreadable, lost forgotten, lost host_away, \
+             fenced late_result, fenced late_return, fenced replica_dead, stalled no_progress, timed_out deadline, \
+             cancelled cancel_grace"
+        );
     }
 }

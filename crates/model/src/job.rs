@@ -4,6 +4,7 @@ use crate::attempt::Outcome;
 use crate::error::Invalid;
 use crate::json::Json;
 use crate::policy::{OnLost, Policy};
+use crate::reason::Reason;
 use crate::settle::Ending;
 use crate::shortage::Shortage;
 use crate::time::format_duration;
@@ -180,51 +181,52 @@ pub fn ending(
     let how = describe(exit);
     let (outcome, reason, message) = match exit {
         Exit { start_error: Some(why), stopped: None, .. } => {
-            (Outcome::Failed, "not_started", format!("the command could not be started: {why}"))
+            (Outcome::Failed, Reason::NotStarted, format!("the command could not be started: {why}"))
         }
         Exit { stopped: Some(Stopped::Deadline), .. } => {
             let deadline = policy.deadline.map(format_duration).unwrap_or_default();
-            (Outcome::TimedOut, "deadline", format!("stopped after its deadline of {deadline}; {how}"))
+            (Outcome::TimedOut, Reason::Deadline, format!("stopped after its deadline of {deadline}; {how}"))
         }
         Exit { stopped: Some(Stopped::Requested), .. } if cancel_asked => {
-            (Outcome::Cancelled, "cancelled", format!("cancelled on request; {how}"))
+            (Outcome::Cancelled, Reason::Cancelled, format!("cancelled on request; {how}"))
         }
         Exit { stopped: Some(Stopped::Requested), .. } => {
-            (Outcome::Failed, "stopped", format!("stopped on request; {how}"))
+            (Outcome::Failed, Reason::Stopped, format!("stopped on request; {how}"))
         }
         Exit { stopped: Some(Stopped::Stalled), .. } => {
             let timeout = policy.stall_timeout.map(format_duration).unwrap_or_default();
-            (Outcome::Stalled, "no_progress", format!("stopped: no progress for {timeout}; {how}"))
+            (Outcome::Stalled, Reason::NoProgress, format!("stopped: no progress for {timeout}; {how}"))
         }
         Exit { stopped: Some(Stopped::Isolated), .. } => {
-            (Outcome::Lost, "isolated", format!("stopped: nobody could vouch for it in time; {how}"))
+            (Outcome::Lost, Reason::Isolated, format!("stopped: nobody could vouch for it in time; {how}"))
         }
         Exit { stopped: Some(Stopped::ShimTerminated), .. } => {
-            (Outcome::Lost, "shim_terminated", format!("its shim was asked to end; {how}"))
+            (Outcome::Lost, Reason::ShimTerminated, format!("its shim was asked to end; {how}"))
         }
         Exit { exit_code: Some(0), .. } => return Ending::succeeded(result()),
-        _ => (Outcome::Failed, "exited", how),
+        _ => (Outcome::Failed, Reason::Exited, how),
     };
     let mut error = serde_json::json!({
-        "reason": reason, "message": message, "exit_code": exit.code(), "exit_signal": exit.exit_signal,
+        "reason": reason.as_str(), "message": message, "exit_code": exit.code(), "exit_signal": exit.exit_signal,
         "reattached": reattached,
     });
-    if reason == "not_started" {
+    if reason == Reason::NotStarted {
         error["errno"] = exit.start_errno.into();
         error["failed_part"] = exit.start_failed.clone().into();
     }
     Ending {
         error: Some(Json::of(&error)),
-        permanent: reason == "not_started",
+        permanent: reason == Reason::NotStarted,
         own: exit.stopped.is_none(),
         ..Ending::plain(outcome)
     }
 }
 
 /// The ending of an attempt whose command ended nobody knows how.
-pub fn lost(reason: &str, message: &str) -> Ending {
+pub fn lost(reason: Reason, message: &str) -> Ending {
     let error = serde_json::json!({
-        "reason": reason, "message": format!("{message}; its exit is unknown"), "exit_code": null, "exit_signal": null,
+        "reason": reason.as_str(), "message": format!("{message}; its exit is unknown"), "exit_code": null,
+        "exit_signal": null,
     });
     Ending { error: Some(Json::of(&error)), ..Ending::plain(Outcome::Lost) }
 }
@@ -232,7 +234,7 @@ pub fn lost(reason: &str, message: &str) -> Ending {
 /// The ending of an attempt that could not begin for want of something, which is nobody's failure.
 pub fn short(what: Shortage, message: &str, pause: Duration) -> Ending {
     let error = serde_json::json!({
-        "reason": "shortage", "message": format!("{what}: {message}"), "short": what, "hint": what.hint(),
+        "reason": Reason::Shortage.as_str(), "message": format!("{what}: {message}"), "short": what, "hint": what.hint(),
     });
     Ending { error: Some(Json::of(&error)), pause: Some(pause), ..Ending::plain(Outcome::Released) }
 }
@@ -350,7 +352,7 @@ mod tests {
 
     #[test]
     fn an_unknown_exit_is_called_unknown() {
-        let error = lost("shim_died", "its shim is gone").error.expect("says why");
+        let error = lost(Reason::ShimDied, "its shim is gone").error.expect("says why");
         assert_eq!(KnownExit::of(None, Some(&error)), KnownExit::default());
         assert!(error.value()["message"].as_str().is_some_and(|message| message.contains("unknown")));
     }

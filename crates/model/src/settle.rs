@@ -17,6 +17,7 @@ use crate::attempt::Outcome;
 use crate::json::Json;
 use crate::lease::Shown;
 use crate::policy::{OnLost, Policy};
+use crate::reason::Reason;
 use crate::run::{RunState, Spec, Standing};
 use crate::time::{StoreTime, format_duration};
 use crate::verdict::Verdict;
@@ -49,12 +50,12 @@ impl Ending {
     }
 
     pub fn failed(message: &str, permanent: bool) -> Ending {
-        Ending { permanent, ..Ending::because(Outcome::Failed, "failed", message) }
+        Ending { permanent, ..Ending::because(Outcome::Failed, Reason::Failed, message) }
     }
 
-    /// An ending other than success, with a stable reason and a message for people.
-    pub fn because(outcome: Outcome, reason: &str, message: &str) -> Ending {
-        let error = Json::of(&serde_json::json!({ "reason": reason, "message": message }));
+    /// An ending other than success, with its reason and a message for people.
+    pub fn because(outcome: Outcome, reason: Reason, message: &str) -> Ending {
+        let error = Json::of(&serde_json::json!({ "reason": reason.as_str(), "message": message }));
         Ending { error: Some(error), ..Ending::plain(outcome) }
     }
 
@@ -193,7 +194,7 @@ mod tests {
     fn a_policy_may_refuse_to_retry_what_was_lost() {
         let policy =
             PolicyPatch::parse(&json!({"on_lost": "fail"})).and_then(|p| p.over(&Policy::BASELINE)).expect("valid");
-        let ending = Ending::because(Outcome::Lost, "replica_silent", "gone");
+        let ending = Ending::because(Outcome::Lost, Reason::ReplicaSilent, "gone");
         let (next, _) = decide(&ending, &policy, Standing { attempt: 1, ..Standing::default() }, false, 0.5);
         assert_eq!(next, Next::Finish(RunState::Failed));
     }
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_released_with_a_pause_waits_for_it_at_no_cost() {
         let pause = Some(Duration::from_secs(3));
-        let ending = Ending { pause, ..Ending::because(Outcome::Released, "shortage", "no space") };
+        let ending = Ending { pause, ..Ending::because(Outcome::Released, Reason::Shortage, "no space") };
         let standing = Standing { attempt: 9, ..Standing::default() };
         let (next, after) = decide(&ending, &Policy::BASELINE, standing, false, 0.0);
         assert_eq!((next, after.tries), (Next::After(Duration::from_secs(3)), 0));

@@ -11,7 +11,7 @@ pub struct Verdict {
     pub at: StoreTime,
     pub subject: Subject,
     pub judgement: Judgement,
-    /// A stable code: `replica_silent`, `lock_released`, `isolated`, `deadline`, …
+    /// The word of a [`Reason`](crate::Reason); another one, if a replica of another version judged.
     pub reason: String,
     pub evidence: Json,
     pub judged_by: ReplicaId,

@@ -3,10 +3,11 @@
 use crate::deaths;
 use crate::graph_checker::GraphChecker;
 use crate::moves::Place;
+use crate::report::passed;
 use crate::shared::Shared;
 use crate::truth::Truth;
 use everbeat_model::replica::ReplicaState;
-use everbeat_model::{Outcome, ReplicaId, RunId, Verdict, VerdictId};
+use everbeat_model::{Outcome, Reason, ReplicaId, RunId, Verdict, VerdictId};
 use everbeat_store::Audits;
 use everbeat_store::memory::State;
 use futures_util::FutureExt;
@@ -123,7 +124,7 @@ impl Checker {
         }
         for (id, verdict) in &state.verdicts {
             if self.verdicts.insert(*id) {
-                let kind = format!("{} {}", verdict.judgement.as_str(), verdict.reason);
+                let kind = passed(verdict.judgement, &verdict.reason);
                 *truth.report.verdicts.entry(kind).or_default() += 1;
                 truth.report.fenced += u64::from(verdict.judgement == everbeat_model::verdict::Judgement::Fenced);
                 self.true_verdict(state, truth, verdict, now);
@@ -141,10 +142,10 @@ impl Checker {
             return;
         }
         let deadline = state.runs.get(&run).and_then(|row| row.spec.policy.deadline);
-        let earliest = match verdict.reason.as_str() {
-            "attempt_silent" => truth.not_silent_before.get(&key).copied(),
-            "no_progress" => truth.not_stalled_before.get(&key).copied(),
-            "deadline" => match place_of(&self.places, run) {
+        let earliest = match Reason::parse(&verdict.reason) {
+            Some(Reason::AttemptSilent) => truth.not_silent_before.get(&key).copied(),
+            Some(Reason::NoProgress) => truth.not_stalled_before.get(&key).copied(),
+            Some(Reason::Deadline) => match place_of(&self.places, run) {
                 Some(Place::Leased { token, .. }) => {
                     truth.granted_at.get(&token).zip(deadline).map(|(at, span)| at + span.as_micros() as u64)
                 }

@@ -5,8 +5,8 @@
 //! all had in common.
 
 use crate::truth::{Truth, Window, WindowKind};
-use everbeat_model::ReplicaId;
 use everbeat_model::verdict::SubjectKind;
+use everbeat_model::{Reason, ReplicaId};
 use everbeat_store::memory::State;
 
 /// The replicas' heartbeat timeout, in microseconds.
@@ -35,7 +35,7 @@ pub(crate) fn check(
     let verdict = state.verdicts.values().rev().find(|verdict| about(verdict.subject.kind, &verdict.subject.id));
     let Some(verdict) = verdict else { return Err(("G15", format!("{label} is dead without a verdict"))) };
     let over = truth.over(dead);
-    if verdict.reason == "lock_released" {
+    if Reason::parse(&verdict.reason) == Some(Reason::LockReleased) {
         return if over { Ok(None) } else { Err(("G3", format!("{label} is alive and holds its lock"))) };
     }
     let (Some(life), Some(judge)) = (truth.lives.get(&dead), truth.lives.get(&verdict.judged_by)) else {

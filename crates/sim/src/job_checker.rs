@@ -7,7 +7,7 @@ use crate::workload::REATTACH_WINDOW;
 use everbeat_engine::{JobAttempt, LAST_WORD};
 use everbeat_model::job::KnownExit;
 use everbeat_model::lease::Shown;
-use everbeat_model::{Attempt, Json, Outcome, ReplicaId, RunId, Token};
+use everbeat_model::{Attempt, Json, Outcome, Reason, ReplicaId, RunId, Token};
 use everbeat_store::Held;
 use everbeat_store::memory::State;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ fn never_again(state: &State, attempt: &JobAttempt) -> Checked {
     let earlier = state.attempts.get(&(attempt.job, attempt.attempt));
     let last = state.done.get(&attempt.job).and_then(|done| done.attempt.as_ref());
     let mut ended = earlier.into_iter().chain(last).filter(|(_, token)| *token == attempt.token);
-    match ended.find(|(ended, _)| ended.outcome == Some(Outcome::Released) || reason(ended) == "not_started") {
+    match ended.find(|(ended, _)| never_began(ended)) {
         Some((ended, _)) => {
-            Err(("G10", format!("its command begins, and the store says {:?} {}", ended.outcome, reason(ended))))
+            Err(("G10", format!("its command begins, and the store says {:?} {}", ended.outcome, word(ended))))
         }
         None => Ok(()),
     }
@@ -60,7 +60,8 @@ fn alone(state: &State, truth: &Truth, attempt: &JobAttempt, machine: usize, fai
         // The earlier of the two; its shim may have been slow to start.
         let earlier = number.min(attempt.attempt);
         let given_up = state.verdicts.values().any(|verdict| {
-            verdict.run_id == Some(attempt.job) && verdict.attempt == Some(earlier) && verdict.reason == "host_away"
+            let of_it = verdict.run_id == Some(attempt.job) && verdict.attempt == Some(earlier);
+            of_it && Reason::parse(&verdict.reason) == Some(Reason::HostAway)
         });
         if !given_up {
             return Err(("G9", format!("it begins while attempt {number} runs on host {}", other.machine)));
@@ -178,24 +179,23 @@ pub(crate) fn ended(
     if ended.outcome == Some(Outcome::Succeeded) && said.0 != Some(0) {
         return Err(("G10", format!("attempt {number} succeeded with {said:?}")));
     }
-    let reason = reason(ended);
+    let (reason, word) = (reason(ended), word(ended));
     if ended.outcome == Some(Outcome::Failed) && truth.short.contains(&token) {
-        return Err(("G16", format!("attempt {number} has failed ({reason}) for a shortage of its host's")));
+        return Err(("G16", format!("attempt {number} has failed ({word}) for a shortage of its host's")));
     }
-    let given_up = reason == "host_away";
+    let given_up = reason == Some(Reason::HostAway);
     if command.is_some_and(|command| command.runs) && !given_up {
-        return Err(("G3", format!("attempt {number} is {:?} {reason}, and its command runs", ended.outcome)));
+        return Err(("G3", format!("attempt {number} is {:?} {word}, and its command runs", ended.outcome)));
     }
     // With the folder gone, and what the store had noted of its place, nobody can know that it ran.
     let unknowable = truth.folders_gone.contains(&id) && truth.failed_over();
-    if command.is_some() && !unknowable && (ended.outcome == Some(Outcome::Released) || reason == "not_started") {
-        return Err(("G10", format!("attempt {number} is {:?} {reason}, and its command ran", ended.outcome)));
+    if command.is_some() && !unknowable && never_began(ended) {
+        return Err(("G10", format!("attempt {number} is {:?} {word}, and its command ran", ended.outcome)));
     }
-    let unknown = ["shim_died", "rebooted", "shim_hung", "start_unclear", "never_started", "forgotten"];
-    let unknown = unknown.contains(&reason.as_str());
+    let unknown = reason.is_some_and(|reason| UNKNOWN.contains(&reason));
     let on_disk = exit.is_some() && !truth.folders_gone.contains(&id);
     if ended.outcome == Some(Outcome::Lost) && unknown && on_disk {
-        return Err(("G10", format!("attempt {number} is lost ({reason}), and its exit is on the disk")));
+        return Err(("G10", format!("attempt {number} is lost ({word}), and its exit is on the disk")));
     }
     truth.report.jobs_lost += u64::from(ended.outcome == Some(Outcome::Lost));
     if given_up {
@@ -222,9 +222,26 @@ fn away(truth: &mut Truth, state: &State, id: RunId, ended: &Attempt, now: u64) 
     Err(("G3", format!("{name} was given up, and {label} is on its host and well")))
 }
 
-fn reason(ended: &Attempt) -> String {
-    let error = ended.error.as_ref().map(Json::value);
-    error.and_then(|error| error["reason"].as_str().map(ToString::to_string)).unwrap_or_default()
+/// What is said of a lost attempt whose exit nobody could read.
+const UNKNOWN: [Reason; 6] = [
+    Reason::ShimDied,
+    Reason::Rebooted,
+    Reason::ShimHung,
+    Reason::StartUnclear,
+    Reason::NeverStarted,
+    Reason::Forgotten,
+];
+
+fn never_began(ended: &Attempt) -> bool {
+    ended.outcome == Some(Outcome::Released) || reason(ended) == Some(Reason::NotStarted)
+}
+
+fn reason(ended: &Attempt) -> Option<Reason> {
+    ended.error.as_ref().and_then(Reason::of)
+}
+
+fn word(ended: &Attempt) -> &'static str {
+    reason(ended).map_or("", Reason::as_str)
 }
 
 /// A shim whose command still runs, if there is one. Whose run the store does not know is left alone.

@@ -1,3 +1,5 @@
+use everbeat_model::Reason;
+use everbeat_model::verdict::Judgement;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -147,9 +149,9 @@ impl Report {
         for fault in FAULTS {
             least(fault, self.faults.get(fault).copied().unwrap_or_default(), 0.1);
         }
-        least(STRAY, self.verdicts.get(STRAY).copied().unwrap_or_default(), 0.005);
-        for reason in REASONS {
-            least(reason, self.verdicts.get(reason).copied().unwrap_or_default(), 0.02);
+        for ((judgement, reason), share) in [(STRAY, 0.005)].into_iter().chain(PASSED.map(|verdict| (verdict, 0.02))) {
+            let name = passed(judgement, reason.as_str());
+            least(&name, self.verdicts.get(&name).copied().unwrap_or_default(), share);
         }
         wanting
     }
@@ -194,25 +196,30 @@ pub const FAULTS: [&str; 34] = [
 ];
 
 /// Verdicts that must have been passed.
-const REASONS: [&str; 14] = [
-    "lost replica_silent",
-    "lost lock_released",
-    "lost isolated",
-    "lost attempt_silent",
-    "timed_out deadline",
-    "stalled no_progress",
-    "fenced late_result",
-    "lost shim_died",
-    "lost shim_hung",
-    "lost rebooted",
-    "lost host_away",
-    "lost worker_died",
-    "lost worker_silent",
-    "lost worker_unresponsive",
+const PASSED: [(Judgement, Reason); 14] = [
+    (Judgement::Lost, Reason::ReplicaSilent),
+    (Judgement::Lost, Reason::LockReleased),
+    (Judgement::Lost, Reason::Isolated),
+    (Judgement::Lost, Reason::AttemptSilent),
+    (Judgement::TimedOut, Reason::Deadline),
+    (Judgement::Stalled, Reason::NoProgress),
+    (Judgement::Fenced, Reason::LateResult),
+    (Judgement::Lost, Reason::ShimDied),
+    (Judgement::Lost, Reason::ShimHung),
+    (Judgement::Lost, Reason::Rebooted),
+    (Judgement::Lost, Reason::HostAway),
+    (Judgement::Lost, Reason::WorkerDied),
+    (Judgement::Lost, Reason::WorkerSilent),
+    (Judgement::Lost, Reason::WorkerUnresponsive),
 ];
 
 /// A shim that came back too late.
-const STRAY: &str = "fenced late_return";
+const STRAY: (Judgement, Reason) = (Judgement::Fenced, Reason::LateReturn);
+
+/// What verdicts are counted by.
+pub(crate) fn passed(judgement: Judgement, reason: &str) -> String {
+    format!("{} {reason}", judgement.as_str())
+}
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use crate::worker::{Order, PULSE, Performed, SLOTS, Said, Word, Worker};
 use async_trait::async_trait;
 use everbeat_engine::{Beat, Capacity, Conclusion, Ctx, Line, Offer, Performer, Post, Stop, Terms, Work, within};
 use everbeat_model::run::Spec;
-use everbeat_model::{Ending, Json, Outcome, Token};
+use everbeat_model::{Ending, Json, Outcome, Reason, Token};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
@@ -37,7 +37,7 @@ struct State {
     worker: Option<Arc<Worker>>,
     heard_at: u64,
     /// Why the last worker was ended by its replica, if it was.
-    ended_for: Option<&'static str>,
+    ended_for: Option<Reason>,
     /// Who waits for what is said of an attempt.
     routes: BTreeMap<Token, mpsc::UnboundedSender<Said>>,
 }
@@ -98,7 +98,7 @@ impl Workers {
         if now < state.heard_at + SILENCE {
             return;
         }
-        state.ended_for = Some("worker_silent");
+        state.ended_for = Some(Reason::WorkerSilent);
         drop(state);
         if worker.troubled_at.load(Ordering::SeqCst) + SILENCE < now && !self.shared.executor.is_frozen(worker.owner) {
             let detail = format!("worker {} was ended for its silence, yet it had no trouble", worker.owner);
@@ -127,7 +127,7 @@ impl Workers {
 
     /// What becomes of an attempt whose worker is gone.
     fn lost(&self, worker: &Worker) -> Conclusion {
-        let reason = self.state().ended_for.unwrap_or("worker_died");
+        let reason = self.state().ended_for.unwrap_or(Reason::WorkerDied);
         Conclusion::lost(reason, "its worker is gone", json!({ "worker": worker.owner }))
     }
 
@@ -185,9 +185,9 @@ impl Workers {
 /// An attempt that has stopped in good order.
 fn stopped(ctx: &Ctx) -> Conclusion {
     match ctx.check() {
-        Err(Stop::Cancelled) => Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request").into(),
-        Err(Stop::Draining) => Ending::because(Outcome::Released, "draining", "the replica drains").into(),
-        _ => Conclusion::lost("isolated", "stopped: its replica did not vouch for it in time", json!({})),
+        Err(Stop::Cancelled) => Ending::because(Outcome::Cancelled, Reason::Cancelled, "cancelled on request").into(),
+        Err(Stop::Draining) => Ending::because(Outcome::Released, Reason::Draining, "the replica drains").into(),
+        _ => Conclusion::lost(Reason::Isolated, "stopped: its replica did not vouch for it in time", json!({})),
     }
 }
 
@@ -221,7 +221,7 @@ impl Performer for Workers {
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {
         let Some(worker) = self.worker() else {
-            return Some(Ending::because(Outcome::Released, "worker_away", "there is no worker").into());
+            return Some(Ending::because(Outcome::Released, Reason::WorkerAway, "there is no worker").into());
         };
         let (ctx, spec) = (post.ctx(work), work.spec());
         let script: Script = match spec.input.read() {
@@ -258,7 +258,7 @@ impl Performer for Workers {
             ended = within(&**post.env(), END_WITHIN, ended) => ended,
         };
         if ended.is_none() {
-            self.state().ended_for = Some("worker_unresponsive");
+            self.state().ended_for = Some(Reason::WorkerUnresponsive);
             worker.kill();
         }
         self.state().routes.remove(&token);

@@ -2,7 +2,7 @@
 
 use everbeat_model::event::line;
 use everbeat_model::graph::Refusal;
-use everbeat_model::{Ending, ExecutionId, Next, Outcome, RunState, Settlement};
+use everbeat_model::{Ending, ExecutionId, Next, Outcome, Reason, RunState, Settlement};
 use everbeat_store::News;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) fn lines(news: &[News]) -> Vec<String> {
 pub(crate) fn unstorable(settlement: &Settlement, reason: &str) -> Settlement {
     let message = format!("the outcome could not be stored: {reason}");
     Settlement {
-        ending: Ending::because(Outcome::Failed, "unstorable", &message.replace('\0', "")),
+        ending: Ending::because(Outcome::Failed, Reason::Unstorable, &message.replace('\0', "")),
         next: Next::Finish(RunState::Failed),
         verdict: None,
         ..settlement.clone()

@@ -1,5 +1,6 @@
 use crate::Result;
 use async_trait::async_trait;
+use everbeat_model::event::EventKind;
 use everbeat_model::{Event, Json};
 
 /// The bounded log of what happened. One write appends one batch, whatever its size.
@@ -33,8 +34,7 @@ pub struct EventPage {
 /// An event to be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// `job.stale`, …: a word without spaces.
-    pub kind: &'static str,
+    pub kind: EventKind,
     /// An id: a word without spaces.
     pub subject: String,
     pub attempt: Option<u32>,

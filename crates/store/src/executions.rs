@@ -1,8 +1,8 @@
 use crate::Result;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{Cell, Change, Command, Condition, Execution, Graph, Plan, Refusal, Snapshot, Sort};
-use everbeat_model::{ExecutionId, Idempotency, Json, RunId, Sent, StoreTime};
+use everbeat_model::{ExecutionId, Idempotency, Json, Reason, RunId, Sent, StoreTime};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -222,7 +222,7 @@ pub fn recorded<'a>(graph: &'a Graph, plan: &'a Plan) -> impl Iterator<Item = &'
 /// Why a run that its execution no longer wants ended.
 pub fn superseded() -> Json {
     Json::of(&serde_json::json!({
-        "reason": "superseded",
+        "reason": Reason::Superseded.as_str(),
         "message": "its execution no longer wants it: something that it depends on changed, or somebody ended it",
     }))
 }
@@ -231,18 +231,18 @@ pub fn superseded() -> Json {
 pub fn events(id: ExecutionId, plan: &Plan, began: bool) -> Vec<String> {
     let changes = &plan.changes;
     let kind = match (began, changes.archived, changes.execution.archived_at) {
-        (true, ..) => "execution.started",
-        (false, true, Some(_)) => "execution.archived",
-        (false, true, None) => "execution.unarchived",
-        (false, false, _) => "execution.changed",
+        (true, ..) => EventKind::ExecutionStarted,
+        (false, true, Some(_)) => EventKind::ExecutionArchived,
+        (false, true, None) => EventKind::ExecutionUnarchived,
+        (false, false, _) => EventKind::ExecutionChanged,
     };
     let subject = id.to_string();
     let detail = Json::of(&serde_json::json!({ "revision": changes.execution.revision }));
     let mut lines = vec![line(kind, &subject, None, Some(&detail))];
     for (node, error) in &changes.failed {
         let detail = Json::of(&serde_json::json!({ "node": node, "error": error }));
-        lines.push(line("execution.node_failed", &subject, None, Some(&detail)));
+        lines.push(line(EventKind::ExecutionNodeFailed, &subject, None, Some(&detail)));
     }
-    lines.extend(plan.runs.iter().map(|run| line("run.created", &run.id.to_string(), None, None)));
+    lines.extend(plan.runs.iter().map(|run| line(EventKind::RunCreated, &run.id.to_string(), None, None)));
     lines
 }

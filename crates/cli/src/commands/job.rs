@@ -9,8 +9,8 @@ use crate::follow::{Ended, From, Reading, Sink};
 use crate::output::{self, message, plain};
 use crate::spinner::Spinner;
 use crate::{interrupt, term, waiting};
-use everbeat_model::Invalid;
 use everbeat_model::time::format_duration;
+use everbeat_model::{Invalid, Reason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use serde::Serialize;
@@ -89,7 +89,7 @@ fn finished(client: &Client, contact: &Contact, id: &str) -> Result<Answer, Trou
 /// Ends as a finished job did. What the exit code alone does not tell goes to stderr.
 fn end_like(job: &Value) -> u8 {
     let (code, error) = (code(job), &job["error"]);
-    if job["state"] != "succeeded" && error["reason"] != "exited" {
+    if job["state"] != "succeeded" && error["reason"].as_str().and_then(Reason::parse) != Some(Reason::Exited) {
         let id = plain(&job["id"]);
         let said = Some(message(error)).filter(|said| !said.is_empty()).unwrap_or_else(|| plain(&job["state"]));
         term::warn(&format!("everbeat: job {id}: {said}"));

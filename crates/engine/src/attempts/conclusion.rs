@@ -3,7 +3,7 @@
 use super::work::Work;
 use crate::replica::Life;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Ending, Json, Outcome, Verdict, VerdictId};
+use everbeat_model::{Ending, Json, Outcome, Reason, Verdict, VerdictId};
 
 /// How an attempt ended, with the verdict on it if it needs one.
 pub struct Conclusion {
@@ -13,7 +13,7 @@ pub struct Conclusion {
 
 impl Conclusion {
     /// Whoever performed the attempt is gone, or had to be ended. The evidence says what was seen.
-    pub fn lost(reason: &'static str, message: &str, evidence: serde_json::Value) -> Conclusion {
+    pub fn lost(reason: Reason, message: &str, evidence: serde_json::Value) -> Conclusion {
         let draft = Draft { judgement: Judgement::Lost, reason, evidence };
         Conclusion::judged(Ending::because(Outcome::Lost, reason, message), draft)
     }
@@ -32,7 +32,7 @@ impl From<Ending> for Conclusion {
 /// A verdict before it is known what follows from it.
 pub(crate) struct Draft {
     pub(crate) judgement: Judgement,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Reason,
     pub(crate) evidence: serde_json::Value,
 }
 

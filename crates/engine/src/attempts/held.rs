@@ -4,7 +4,7 @@
 use super::settle::Unstored;
 use crate::replica::Life;
 use everbeat_model::time::format_duration;
-use everbeat_model::{BootInstant, Ending, Outcome};
+use everbeat_model::{BootInstant, Ending, Outcome, Reason};
 use everbeat_store::Error as StoreError;
 use std::time::Duration;
 
@@ -98,8 +98,10 @@ fn give_way(unstored: &mut Unstored, hold: &mut Hold, error: &StoreError, now: B
     let message = format!(
         "it {outcome}, but its ending of {bytes} bytes could not be stored in {tried} tries over {span}: {error}"
     );
-    unstored.ending =
-        Ending { permanent: unstored.ending.permanent, ..Ending::because(Outcome::Failed, "not_stored", &message) };
+    unstored.ending = Ending {
+        permanent: unstored.ending.permanent,
+        ..Ending::because(Outcome::Failed, Reason::NotStored, &message)
+    };
     unstored.draft = None;
     hold.gave_way = true;
     hold.next = now;

@@ -7,7 +7,7 @@ use crate::Stop;
 use crate::replica::Life;
 use everbeat_model::time::format_duration;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Outcome};
+use everbeat_model::{BootInstant, Ending, Outcome, Reason};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,9 +90,9 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
         && now.since(asked) >= grace
     {
         let message = format!("cancelled on request; it did not stop within {}", format_duration(grace));
-        let ending = Ending::because(Outcome::Cancelled, "cancel_grace", &message);
+        let ending = Ending::because(Outcome::Cancelled, Reason::CancelGrace, &message);
         let evidence = json!({ "cancel_asked_ms_ago": millis(now.since(asked)), "cancel_grace_ms": millis(grace) });
-        let draft = Draft { judgement: Judgement::Cancelled, reason: "cancel_grace", evidence };
+        let draft = Draft { judgement: Judgement::Cancelled, reason: Reason::CancelGrace, evidence };
         return Some((Conclusion::judged(ending, draft), Stopping::AtOnce));
     }
     if let Some(deadline) = terms.deadline
@@ -104,8 +104,8 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
             "deadline_ms": millis(deadline),
             "last_heartbeat_ms_ago": millis(now.since(vital.last_beat)),
         });
-        let ending = Ending::because(Outcome::TimedOut, "deadline", &message);
-        let draft = Draft { judgement: Judgement::TimedOut, reason: "deadline", evidence };
+        let ending = Ending::because(Outcome::TimedOut, Reason::Deadline, &message);
+        let draft = Draft { judgement: Judgement::TimedOut, reason: Reason::Deadline, evidence };
         return Some((Conclusion::judged(ending, draft), Stopping::Asked));
     }
     if let Some(timeout) = terms.silence {
@@ -120,8 +120,8 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
                 "heartbeat_timeout_ms": millis(timeout),
                 "promised_silence_ms": vital.promised.map(millis),
             });
-            let ending = Ending::because(Outcome::Lost, "attempt_silent", &message);
-            let draft = Draft { judgement: Judgement::Lost, reason: "attempt_silent", evidence };
+            let ending = Ending::because(Outcome::Lost, Reason::AttemptSilent, &message);
+            let draft = Draft { judgement: Judgement::Lost, reason: Reason::AttemptSilent, evidence };
             return Some((Conclusion::judged(ending, draft), Stopping::Asked));
         }
     }
@@ -135,8 +135,8 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
                 "stall_timeout_ms": millis(timeout),
                 "last_progress": vital.progress,
             });
-            let ending = Ending::because(Outcome::Stalled, "no_progress", &message);
-            let draft = Draft { judgement: Judgement::Stalled, reason: "no_progress", evidence };
+            let ending = Ending::because(Outcome::Stalled, Reason::NoProgress, &message);
+            let draft = Draft { judgement: Judgement::Stalled, reason: Reason::NoProgress, evidence };
             return Some((Conclusion::judged(ending, draft), Stopping::Asked));
         }
     }
@@ -167,13 +167,13 @@ async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
     let renewed = life.pulse().renewed;
     let all = life.table().all();
     for work in all.iter().filter(|work| work.terms.isolation && !work.vital().decided) {
-        let ending = Ending::because(Outcome::Lost, "isolated", "stopped: its replica could not renew in time");
+        let ending = Ending::because(Outcome::Lost, Reason::Isolated, "stopped: its replica could not renew in time");
         let evidence = json!({
             "replica_id": life.id,
             "renewed_ms_ago": millis(now.since(renewed)),
             "renew_deadline_ms": millis(life.core.settings.renew_deadline()),
         });
-        let draft = Draft { judgement: Judgement::Lost, reason: "isolated", evidence };
+        let draft = Draft { judgement: Judgement::Lost, reason: Reason::Isolated, evidence };
         condemn(life, work, Conclusion::judged(ending, draft), Stopping::AtOnce).await;
     }
 }

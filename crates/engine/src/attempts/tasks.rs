@@ -8,7 +8,7 @@ use super::work::Work;
 use crate::{Failure, Stop, Tasks};
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
-use everbeat_model::{Ending, Json, Outcome};
+use everbeat_model::{Ending, Json, Outcome, Reason};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -55,13 +55,13 @@ impl Performer for InProcess {
         let spec = &work.claimed.spec;
         let Some(handler) = self.tasks.get(&spec.task) else {
             let why = "this replica does not perform the task";
-            return Some(Ending::because(Outcome::Released, "task_unknown", why).into());
+            return Some(Ending::because(Outcome::Released, Reason::TaskUnknown, why).into());
         };
         let ctx = post.ctx(work);
         let ending = match AssertUnwindSafe(handler.perform(ctx, spec.input.clone())).catch_unwind().await {
             Ok(Ok(result)) => bounded(result),
             Ok(Err(failure)) => stopped_or_failed(&failure),
-            Err(panic) => Ending::because(Outcome::Failed, "panicked", &panic_message(&*panic)),
+            Err(panic) => Ending::because(Outcome::Failed, Reason::Panicked, &panic_message(&*panic)),
         };
         Some(ending.into())
     }
@@ -70,8 +70,8 @@ impl Performer for InProcess {
 /// Work that stopped because it was told to did not fail; everything else it says did happen.
 fn stopped_or_failed(failure: &Failure) -> Ending {
     match failure.stopped {
-        Some(Stop::Cancelled) => Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request"),
-        Some(Stop::Draining) => Ending::because(Outcome::Released, "draining", "the replica drains"),
+        Some(Stop::Cancelled) => Ending::because(Outcome::Cancelled, Reason::Cancelled, "cancelled on request"),
+        Some(Stop::Draining) => Ending::because(Outcome::Released, Reason::Draining, "the replica drains"),
         Some(Stop::TooLarge | Stop::TooDeep | Stop::Unstorable) => Ending::failed(&failure.message, true),
         Some(Stop::Fenced | Stop::Judged) | None => Ending::failed(&failure.message, failure.permanent),
     }

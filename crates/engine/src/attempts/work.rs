@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use everbeat_model::policy::{Policy, WhenIsolated};
     use everbeat_model::run::{Kind, Standing};
-    use everbeat_model::{Ending, Lease, Outcome, ReplicaId, RunId, StoreTime};
+    use everbeat_model::{Ending, Lease, Outcome, Reason, ReplicaId, RunId, StoreTime};
     use futures_util::FutureExt;
     use uuid::Uuid;
 
@@ -348,7 +348,7 @@ mod tests {
     }
 
     fn verdict(outcome: Outcome) -> Conclusion {
-        Ending::because(outcome, "reason", "words").into()
+        Ending::because(outcome, Reason::Isolated, "words").into()
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::replica::{Life, Turn, fence};
 use crate::runs::Awaited;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{Ending, Outcome, Settled, Settlement};
+use everbeat_model::{Ending, Outcome, Reason, Settled, Settlement};
 use everbeat_store::{Error as StoreError, Sign};
 use std::collections::BTreeSet;
 
@@ -132,8 +132,6 @@ fn told(life: &Life, unstored: &Unstored) {
     }
 }
 
-const LATE: &str = "late_result";
-
 async fn record_fenced(life: &Life, late: Vec<Unstored>) {
     let mut fenced = Vec::new();
     for unstored in late {
@@ -148,13 +146,13 @@ async fn record_fenced(life: &Life, late: Vec<Unstored>) {
         return;
     }
     metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
-    fenced.iter().for_each(|_| figures::judged(Judgement::Fenced, LATE));
+    fenced.iter().for_each(|_| figures::judged(Judgement::Fenced, Reason::LateResult));
     let verdicts = fenced.iter().map(|unstored| {
         let lease = &unstored.work.claimed.lease;
         tracing::warn!(run = %lease.run_id, attempt = lease.attempt, "a late result was fenced");
         let draft = Draft {
             judgement: Judgement::Fenced,
-            reason: LATE,
+            reason: Reason::LateResult,
             evidence: serde_json::json!({
                 "replica_id": life.id,
                 "outcome": unstored.ending.outcome,

@@ -2,7 +2,7 @@
 
 use crate::replica::{Life, Turn, rescue};
 use everbeat_model::lease::Lease;
-use everbeat_model::{BootInstant, Hole, Settled, Token};
+use everbeat_model::{BootInstant, Hole, Reason, Settled, Token};
 use everbeat_store::{Error as StoreError, Held, Which};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,8 +125,8 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration, why: Why) -> Result
     let host = held.owner.as_ref().map(|owner| owner.host.clone());
     let named = host.clone().unwrap_or_else(|| "of its replica".to_string());
     let (reason, message) = match why {
-        Why::HostAway => ("host_away", format!("no replica of host {named} came back for it")),
-        Why::NotOurs => ("not_ours", format!("it began on host {named}, of whose data this is a copy")),
+        Why::HostAway => (Reason::HostAway, format!("no replica of host {named} came back for it")),
+        Why::NotOurs => (Reason::NotOurs, format!("it began on host {named}, of whose data this is a copy")),
     };
     let ending = everbeat_model::job::lost(reason, &message);
     let evidence = json!({
@@ -139,7 +139,7 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration, why: Why) -> Result
     });
     let settlement = rescue::rescued(life, held, ending, reason, evidence, life.id);
     if life.call_in(Turn::Sweep, core.store.settle(vec![settlement])).await? == [Settled::Done] {
-        tracing::warn!(job = %held.lease.run_id, reason, "a job is lost: its host stays away");
+        tracing::warn!(job = %held.lease.run_id, reason = reason.as_str(), "a job is lost: its host stays away");
         core.jobs.lost();
         rescue::returned(life);
         // It may be tried anywhere from now on: its workspace is out of reach. Only now: for as long as its lease stands,

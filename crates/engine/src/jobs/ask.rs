@@ -1,11 +1,10 @@
 //! What users ask of jobs: to take one, to show its output, to delete it.
 
-use super::FOLDER_GONE;
 use super::shims::{LogChunk, LogFrom, Removed, Shims, Stream};
 use crate::{Engine, Error, Result, RunView, Submission};
 use everbeat_model::job::{Command, base_policy};
 use everbeat_model::run::{COMMAND, Kind, Spec, check_key, check_name};
-use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, RunId, RunState, StoreTime};
+use everbeat_model::{Invalid, Json, NewRun, PolicyPatch, Reason, RunId, RunState, StoreTime};
 use everbeat_store::{Enqueue, Enqueued, Idempotency};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -104,9 +103,7 @@ impl Engine {
             return Err(elsewhere(id, host));
         };
         // What stands there since is no longer what the job wrote.
-        if run.run.state.finished()
-            && run.run.error.as_ref().is_some_and(|error| error.value()["reason"] == FOLDER_GONE)
-        {
+        if run.run.state.finished() && run.run.error.as_ref().and_then(Reason::of) == Some(Reason::FolderGone) {
             return Err(gone(&**shims, run));
         }
         match shims.output(id, stream, from, limit).await {

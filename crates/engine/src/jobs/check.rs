@@ -4,6 +4,7 @@ use super::HeartbeatStatus;
 use crate::attempts::Post;
 use crate::engine::lock;
 use crate::replica::Phase;
+use everbeat_model::event::EventKind;
 use everbeat_model::{Json, RunId};
 use everbeat_store::News;
 use serde_json::json;
@@ -44,11 +45,11 @@ async fn check(post: &Post) {
     for (job, status) in silent.iter().filter(|(job, status)| before.get(job) != Some(status)) {
         let (age, last_heartbeat) = &ages[job];
         let (kind, counted) = match status {
-            HeartbeatStatus::Dead => ("job.dead", &core.jobs.counts.dead_detected),
-            _ => ("job.stale", &core.jobs.counts.stale_detected),
+            HeartbeatStatus::Dead => (EventKind::JobDead, &core.jobs.counts.dead_detected),
+            _ => (EventKind::JobStale, &core.jobs.counts.stale_detected),
         };
         counted.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%job, kind, age_s = age.as_secs(), "a job's sentinel is old");
+        tracing::warn!(%job, kind = kind.as_str(), age_s = age.as_secs(), "a job's sentinel is old");
         let detail = json!({ "age_seconds": age.as_secs(), "last_heartbeat": last_heartbeat });
         news.push(News {
             kind,

@@ -86,9 +86,6 @@ enum Found {
     Stray,
 }
 
-/// Why an attempt whose folder somebody took away is lost.
-const FOLDER_GONE: &str = "folder_gone";
-
 /// The log of one start names so many jobs; the counts are of all.
 const MOST_NAMED: usize = 1000;
 

@@ -11,7 +11,7 @@ use crate::replica::Phase;
 use crate::settings::JobSettings;
 use async_trait::async_trait;
 use everbeat_model::run::{COMMAND, Spec, lane_on};
-use everbeat_model::{Ending, Outcome};
+use everbeat_model::{Ending, Outcome, Reason};
 use everbeat_store::{Error as StoreError, Held};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -97,7 +97,7 @@ impl Performer for Commands {
             Some(shims) => watch::perform(&post.life, shims, work).await,
             None => {
                 let why = "this replica performs no commands";
-                Ending::because(Outcome::Released, "task_unknown", why).into()
+                Ending::because(Outcome::Released, Reason::TaskUnknown, why).into()
             }
         })
     }

@@ -6,7 +6,7 @@ use super::shims::{Finding, JobAttempt, LAST_WORD, Shims, StopReason, WithoutFol
 use crate::replica::{Life, Turn};
 use crate::{Stop, figures};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Attempt, Json, Outcome, RunId, Verdict, VerdictId};
+use everbeat_model::{Attempt, Json, Outcome, Reason, RunId, Verdict, VerdictId};
 use everbeat_store::{Class, Error as StoreError, Obstacle, Which};
 use futures_util::FutureExt;
 use serde_json::json;
@@ -66,14 +66,14 @@ pub(super) async fn stop(life: &Arc<Life>, shims: &Arc<dyn Shims>) -> Result<(),
         match shims.examine(&stray).await {
             Finding::Exited(_) => {
                 if given_up {
-                    verdicts.push(fenced(life, &stray, "late_result", "its result counts for nothing"));
+                    verdicts.push(fenced(life, &stray, Reason::LateResult, "its result counts for nothing"));
                 }
                 shims.acknowledge(&stray).await;
             }
             _ if counts => stopping.push(stray),
             _ => {
                 let then = "told to stop; its result counts for nothing";
-                verdicts.push(fenced(life, &stray, "late_return", then));
+                verdicts.push(fenced(life, &stray, Reason::LateReturn, then));
                 core.jobs.found(stray.token, stray.job, Found::Stray, "its lease had passed on: told to stop");
                 stopping.push(stray);
             }
@@ -120,8 +120,9 @@ pub(super) async fn end(env: &dyn crate::Env, shims: &dyn Shims, stray: &JobAtte
     }
 }
 
-fn fenced(life: &Life, stray: &JobAttempt, reason: &str, then: &str) -> Verdict {
-    tracing::warn!(job = %stray.job, attempt = stray.attempt, reason, "nobody's lease stands for a job any more");
+fn fenced(life: &Life, stray: &JobAttempt, reason: Reason, then: &str) -> Verdict {
+    tracing::warn!(job = %stray.job, attempt = stray.attempt, reason = reason.as_str(),
+        "nobody's lease stands for a job any more");
     metrics::counter!("everbeat_fenced_writes_total").increment(1);
     figures::judged(Judgement::Fenced, reason);
     Verdict {

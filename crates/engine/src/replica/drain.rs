@@ -7,7 +7,7 @@ use crate::attempts::{Condemned, Parting};
 use crate::engine::lock;
 use crate::env::within;
 use everbeat_model::time::format_duration;
-use everbeat_model::{BootInstant, Ending, Hole, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Outcome, Reason};
 use everbeat_store::Error as StoreError;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -138,7 +138,7 @@ impl Life {
     async fn release(&self) {
         let unfinished = self.table().parting(Parting::Ends);
         for work in unfinished {
-            let ending = Ending::because(Outcome::Released, "draining", "released by a draining replica");
+            let ending = Ending::because(Outcome::Released, Reason::Draining, "released by a draining replica");
             if let Condemned::Now(conclusion) = work.condemn(ending.into()) {
                 self.settle(&work, conclusion).await;
             }

@@ -5,7 +5,7 @@ use crate::Stop;
 use crate::attempts::{Conclusion, Draft, Parting, Work};
 use crate::figures;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{Ending, Json, Outcome, Verdict};
+use everbeat_model::{Ending, Json, Outcome, Reason, Verdict};
 use std::sync::Arc;
 
 const BATCH: usize = 500;
@@ -16,9 +16,9 @@ pub(crate) async fn one(life: &Life, work: &Arc<Work>) {
         // Settled like any other, it is fenced there too, which frees its slot and is recorded.
         Parting::Ends if work.decide() => {
             work.kill(Stop::Fenced);
-            let ending = Ending::because(Outcome::Lost, "fenced", "its lease was no longer its own");
+            let ending = Ending::because(Outcome::Lost, Reason::Fenced, "its lease was no longer its own");
             let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
-            let draft = Draft { judgement: Judgement::Lost, reason: "fenced", evidence };
+            let draft = Draft { judgement: Judgement::Lost, reason: Reason::Fenced, evidence };
             life.settle(work, Conclusion::judged(ending, draft)).await;
         }
         // It goes on, and nothing is said of its end: whoever looks for what is nobody's finds it.
@@ -40,7 +40,7 @@ pub(super) async fn all(life: &Life) {
     let ending = life.table().parting(Parting::Ends);
     for work in ending {
         if work.decide() {
-            fenced.push(by_death(life, &work, "replica_dead"));
+            fenced.push(by_death(life, &work, Reason::ReplicaDead));
         } else {
             // Its ending was on its way: it counts, or whoever took the run over was first.
             late.push(work.clone());
@@ -50,11 +50,12 @@ pub(super) async fn all(life: &Life) {
     }
     for work in late.iter().take(BATCH) {
         if was_taken_over(life, work).await {
-            fenced.push(by_death(life, work, "late_result"));
+            fenced.push(by_death(life, work, Reason::LateResult));
         }
     }
+    let (reasons, fenced): (Vec<Reason>, Vec<Verdict>) = fenced.into_iter().unzip();
     metrics::counter!("everbeat_fenced_writes_total").increment(fenced.len() as u64);
-    fenced.iter().for_each(|verdict| figures::judged(verdict.judgement, &verdict.reason));
+    reasons.into_iter().for_each(|reason| figures::judged(Judgement::Fenced, reason));
     for chunk in fenced.chunks(BATCH) {
         if let Err(error) = life.call(life.core.store.record(chunk.to_vec())).await {
             tracing::warn!(%error, "verdicts of fenced attempts could not be recorded");
@@ -62,10 +63,10 @@ pub(super) async fn all(life: &Life) {
     }
 }
 
-fn by_death(life: &Life, work: &Work, reason: &'static str) -> Verdict {
+fn by_death(life: &Life, work: &Work, reason: Reason) -> (Reason, Verdict) {
     let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "renewal" });
     let draft = Draft { judgement: Judgement::Fenced, reason, evidence };
-    draft.verdict(life, work, "its result counts for nothing; the run went on without it".to_string())
+    (reason, draft.verdict(life, work, "its result counts for nothing; the run went on without it".to_string()))
 }
 
 /// Whether another replica has ended this attempt as lost. What cannot be looked up, or is not decided
@@ -75,7 +76,7 @@ async fn was_taken_over(life: &Life, work: &Work) -> bool {
     let Ok(attempts) = life.call(life.core.store.attempts(lease.run_id)).await else { return false };
     let mut mine = attempts.iter().filter(|ended| ended.attempt == lease.attempt && ended.replica_id == life.id);
     // Those reasons are a rescuer's; this replica itself may have judged its attempt lost before.
-    let rescued = |error: &Json| error.value()["reason"].as_str().is_some_and(|reason| reason.starts_with("replica_"));
+    let rescued = |error: &Json| Reason::of(error).is_some_and(Reason::is_rescue);
     mine.any(|ended| ended.outcome == Some(Outcome::Lost) && ended.error.as_ref().is_some_and(rescued))
 }
 

@@ -5,7 +5,7 @@ use crate::engine::lock;
 use crate::figures::{self, Watched};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::watch::{Look, Silent};
-use everbeat_model::{Hole, Json, Replica, Verdict, VerdictId};
+use everbeat_model::{Hole, Json, Reason, Replica, Verdict, VerdictId};
 use std::sync::Arc;
 
 /// Watches the others, apart from renewal: neither a slow reading nor a burial may delay the own beat.
@@ -36,7 +36,7 @@ pub(crate) async fn observe(life: &Life) {
     let proven: Vec<&Replica> =
         replicas.iter().filter(|replica| replica.id != life.id && proven_dead(life, replica)).collect();
     for replica in &proven {
-        bury(life, replica, None, lock_verdict(life, replica)).await;
+        bury(life, replica, None, Reason::LockReleased, lock_evidence(life, replica)).await;
     }
     let look = Look {
         sent,
@@ -54,7 +54,7 @@ pub(crate) async fn observe(life: &Life) {
     let may_judge = pulse.connected() || core.settings.hole.is(Hole::UnrenewedJudge);
     for silent in silent.into_iter().filter(|_| may_judge) {
         if let Some(replica) = replicas.iter().find(|replica| replica.id == silent.id) {
-            bury(life, replica, Some(silent.beat), silence_verdict(life, replica, &silent)).await;
+            bury(life, replica, Some(silent.beat), Reason::ReplicaSilent, silence_evidence(replica, &silent)).await;
         }
     }
 }
@@ -67,12 +67,12 @@ fn proven_dead(life: &Life, replica: &Replica) -> bool {
             && core.locks.as_ref().and_then(|locks| locks.released(replica.id)) == Some(true))
 }
 
-async fn bury(life: &Life, dead: &Replica, beat: Option<u64>, verdict: Verdict) {
-    let (replica, reason) = (dead.id, verdict.reason.clone());
-    match life.call(life.core.store.bury(replica, beat, verdict)).await {
+async fn bury(life: &Life, dead: &Replica, beat: Option<u64>, reason: Reason, evidence: serde_json::Value) {
+    let replica = dead.id;
+    match life.call(life.core.store.bury(replica, beat, verdict(life, dead, reason, &evidence))).await {
         Ok(true) => {
             tracing::warn!(dead = %replica, judged_by = %life.id, %reason, "replica is dead");
-            figures::judged(Judgement::Lost, &reason);
+            figures::judged(Judgement::Lost, reason);
             figures::detected(Watched::Replica, life.core.now().since(dead.last_heartbeat_at));
             life.sweep_now.notify_one();
         }
@@ -81,19 +81,18 @@ async fn bury(life: &Life, dead: &Replica, beat: Option<u64>, verdict: Verdict) 
     }
 }
 
-fn lock_verdict(life: &Life, replica: &Replica) -> Verdict {
-    let evidence = serde_json::json!({
+fn lock_evidence(life: &Life, replica: &Replica) -> serde_json::Value {
+    serde_json::json!({
         "replica_id": replica.id,
         "host": replica.host,
         "last_heartbeat_at": replica.last_heartbeat_at,
         "beat": replica.beat,
         "proof": if life.core.store.sole() { "the store's exclusive lock is held by its successor" } else { "its kernel lock is free" },
-    });
-    verdict(life, replica, "lock_released", evidence)
+    })
 }
 
-fn silence_verdict(life: &Life, replica: &Replica, silent: &Silent) -> Verdict {
-    let evidence = serde_json::json!({
+fn silence_evidence(replica: &Replica, silent: &Silent) -> serde_json::Value {
+    serde_json::json!({
         "replica_id": replica.id,
         "host": replica.host,
         "last_heartbeat_at": silent.last_heartbeat_at,
@@ -101,18 +100,17 @@ fn silence_verdict(life: &Life, replica: &Replica, silent: &Silent) -> Verdict {
         "silent_for_ms": silent.silent_for.as_millis() as u64,
         "heartbeat_timeout_ms": silent.timeout.as_millis() as u64,
         "doubted_first": silent.doubted,
-    });
-    verdict(life, replica, "replica_silent", evidence)
+    })
 }
 
-fn verdict(life: &Life, replica: &Replica, reason: &str, evidence: serde_json::Value) -> Verdict {
+fn verdict(life: &Life, replica: &Replica, reason: Reason, evidence: &serde_json::Value) -> Verdict {
     Verdict {
         id: VerdictId(life.core.new_id()),
         at: life.core.now(),
         subject: Subject { kind: SubjectKind::Replica, id: replica.id.to_string() },
         judgement: Judgement::Lost,
         reason: reason.to_string(),
-        evidence: Json::of(&evidence),
+        evidence: Json::of(evidence),
         judged_by: life.id,
         run_id: None,
         attempt: None,

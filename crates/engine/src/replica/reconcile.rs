@@ -3,7 +3,7 @@
 use super::crew::Begun;
 use super::{Life, Turn};
 use everbeat_model::settle::decide;
-use everbeat_model::{Ending, Outcome, RunId, Settlement, Token};
+use everbeat_model::{Ending, Outcome, Reason, RunId, Settlement, Token};
 use everbeat_store::{Error as StoreError, Held, Which};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ async fn release(life: &Life, held: Vec<Held>) -> Result<(), StoreError> {
 }
 
 fn released(held: &Held) -> Settlement {
-    let ending = Ending::because(Outcome::Released, "not_performed", "its owner did not know of the lease");
+    let ending = Ending::because(Outcome::Released, Reason::NotPerformed, "its owner did not know of the lease");
     let (next, standing) = decide(&ending, &held.spec.policy, held.standing, held.cancel_asked, 0.0);
     Settlement {
         shown: held.lease.shown(),

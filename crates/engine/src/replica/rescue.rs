@@ -5,7 +5,7 @@ use crate::figures;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Ending, Json, Outcome, ReplicaId, Settled, Settlement, Verdict, VerdictId};
+use everbeat_model::{Ending, Json, Outcome, Reason, ReplicaId, Settled, Settlement, Verdict, VerdictId};
 use everbeat_store::{Error as StoreError, Held, VerdictFilter, Which, last_heartbeat};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,14 +26,12 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
                 unknown.insert(burial(life, held.lease.replica_id).await?);
             }
         }
-        let rescues: Vec<Settlement> =
-            orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).collect();
-        let reasons: Vec<String> =
-            rescues.iter().filter_map(|rescue| rescue.verdict.as_ref()).map(|verdict| verdict.reason.clone()).collect();
+        let (reasons, rescues): (Vec<Reason>, Vec<Settlement>) =
+            orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).unzip();
         let answers = life.call_in(Turn::Sweep, life.core.store.settle(rescues)).await?;
         let done = answers.iter().zip(orphans.iter().zip(&reasons)).filter(|(answer, _)| **answer == Settled::Done);
         for (_, (held, reason)) in done {
-            figures::judged(Judgement::Lost, reason);
+            figures::judged(Judgement::Lost, *reason);
             life.core.losses.lost(held.lease.run_id, life.core.env.boot());
         }
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
@@ -60,15 +58,16 @@ async fn burial(life: &Life, replica: ReplicaId) -> Result<Option<Verdict>, Stor
     Ok(life.call_in(Turn::Sweep, life.core.store.verdicts(filter)).await?.into_iter().next())
 }
 
-fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
+fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> (Reason, Settlement) {
     let owner = held.lease.replica_id;
-    let (reason, message) = match (&held.owner, burial) {
-        (_, Some(verdict)) if verdict.reason == "lock_released" => ("replica_died", format!("replica {owner} died")),
-        (Some(replica), _) if replica.state == ReplicaState::Left => {
-            ("replica_left", format!("replica {owner} left without returning it"))
+    let proven = burial.as_ref().is_some_and(|verdict| Reason::parse(&verdict.reason) == Some(Reason::LockReleased));
+    let (reason, message) = match &held.owner {
+        _ if proven => (Reason::ReplicaDied, format!("replica {owner} died")),
+        Some(replica) if replica.state == ReplicaState::Left => {
+            (Reason::ReplicaLeft, format!("replica {owner} left without returning it"))
         }
-        (Some(_), _) => ("replica_silent", format!("replica {owner} fell silent and was judged dead")),
-        (None, _) => ("replica_unknown", format!("replica {owner} is not known")),
+        Some(_) => (Reason::ReplicaSilent, format!("replica {owner} fell silent and was judged dead")),
+        None => (Reason::ReplicaUnknown, format!("replica {owner} is not known")),
     };
     let ending = Ending::because(Outcome::Lost, reason, &message);
     let evidence = serde_json::json!({
@@ -82,7 +81,7 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> Settlement {
         })),
     });
     let judge = burial.as_ref().map_or(life.id, |verdict| verdict.judged_by);
-    rescued(life, held, ending, reason, evidence, judge)
+    (reason, rescued(life, held, ending, reason, evidence, judge))
 }
 
 /// Ends the attempt of an owner that is gone, as was observed of it.
@@ -90,7 +89,7 @@ pub(crate) fn rescued(
     life: &Life,
     held: &Held,
     ending: Ending,
-    reason: &str,
+    reason: Reason,
     evidence: serde_json::Value,
     judged_by: ReplicaId,
 ) -> Settlement {

@@ -3,7 +3,7 @@
 use crate::runs::RunView;
 use crate::{Engine, Liveness, Result};
 use everbeat_model::time::format_duration;
-use everbeat_model::{Attempt, RunId, RunState, Verdict};
+use everbeat_model::{Attempt, Json, Reason, RunId, RunState, Verdict};
 use everbeat_store::VerdictFilter;
 use std::time::Duration;
 
@@ -68,9 +68,8 @@ fn why_starting(run: &RunView) -> (String, Option<String>) {
 
 fn why_scheduled(run: &RunView, last: Option<&Attempt>) -> (String, Option<String>) {
     let at = run.run.run_at.map_or_else(|| "later".to_string(), |at| at.to_string());
-    let short =
-        last.and_then(|last| last.error.as_ref()).map(|error| error.value()).filter(|e| e["reason"] == "shortage");
-    if let Some(short) = short {
+    let said = last.and_then(|last| last.error.as_ref());
+    if let Some(short) = said.filter(|said| Reason::of(said) == Some(Reason::Shortage)).map(Json::value) {
         let summary =
             format!("scheduled for {at}, since it could not begin yet, which counts for nothing: {}", message(&short));
         return (summary, short["hint"].as_str().map(ToString::to_string));

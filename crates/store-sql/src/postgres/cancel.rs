@@ -4,7 +4,7 @@ use super::link::Link;
 use super::sql::{append_event, now};
 use crate::columns::lane;
 use everbeat_model::RunId;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_store::{Cancelled, Error, Result};
 
 /// A run may move between the snapshot and the write; then it is looked for again.
@@ -40,7 +40,7 @@ const CANCEL: &str = concat!(
 );
 
 pub(super) async fn cancel(link: &Link, run: RunId) -> Result<Cancelled> {
-    let event = line("run.cancelled", &run.to_string(), None, None);
+    let event = line(EventKind::RunCancelled, &run.to_string(), None, None);
     for _ in 0..LOOKS {
         let rows = link.query(CANCEL, &[&run.0, &event]).await?;
         match rows.first().map(|row| row.get::<_, &str>(0)) {

@@ -8,7 +8,7 @@ use super::link::again;
 use super::sql::{append_event, now};
 use super::transaction::Transaction;
 use crate::columns::lane;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Json, NewRun, Policy, RunId, Sent};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,7 +153,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
         transaction.query("update idempotency set run_ids = $2 where key = $1", &[&idempotency.key, &ids]).await?;
     }
     let created = answers.iter().filter_map(|answer| match answer {
-        Enqueued::Created(id) => Some(line("run.created", &id.to_string(), None, None)),
+        Enqueued::Created(id) => Some(line(EventKind::RunCreated, &id.to_string(), None, None)),
         Enqueued::Exists(_) => None,
     });
     let body = created.collect::<Vec<_>>().join("\n");

@@ -9,7 +9,7 @@ use super::transaction::Transaction;
 use crate::cells::{Definitions, number, stored};
 use crate::encode::limit;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::Graph;
 use everbeat_model::{Json, StoreTime};
 use everbeat_store::{Applied, Definition, Error, Graphs, Idempotency, Result};
@@ -104,7 +104,7 @@ async fn apply(transaction: &Transaction<'_>, known: &Definitions, graph: &Arc<G
     let rows = transaction.query(STORE, &[name, &graph.version, &graph.shape(), &definition.as_str()]).await?;
     let Some(row) = rows.first() else { return Err(Fault::Bug(format!("the graph {name:?} was not stored"))) };
     let (serial, applied_at): (i64, i64) = (row.get(0), row.get(1));
-    let event = line("graph.applied", name, None, None);
+    let event = line(EventKind::GraphApplied, name, None, None);
     transaction.all(&[(NOTE_STANDING, &[name]), (APPEND, &[&event])]).await?;
     let definition = Definition { serial: number(serial), graph: graph.clone(), applied_at: StoreTime(applied_at) };
     Ok(Applied { definition, new: true })

@@ -6,7 +6,7 @@ use crate::decode::whole;
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::RunId;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::run::Spec;
 use everbeat_store::{MOST_LINES, Queues, Result};
@@ -83,7 +83,7 @@ impl Queues for Postgres {
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
-        let kind = if paused { "queue.paused" } else { "queue.resumed" };
+        let kind = if paused { EventKind::QueuePaused } else { EventKind::QueueResumed };
         let event = line(kind, queue, None, None);
         let rows = self.command.query(PAUSE, &[&queue, &paused, &event]).await?;
         Ok(rows.first().is_some_and(|row| row.get(0)))

@@ -7,7 +7,7 @@ use super::transaction::{Exclusive, Transaction};
 use crate::columns::lane;
 use crate::encode::int;
 use everbeat_model::RunId;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_store::{Reopened, Result};
 
 /// The attempt that ended the run moves from `done` to the history.
@@ -62,7 +62,7 @@ async fn try_reopen(transaction: &Transaction<'_>, run: RunId, attempt: u32) -> 
             return Ok(if holder == run { Reopened::NotFinished } else { Reopened::KeyTaken(holder) });
         }
     }
-    let event = line("run.reopened", &run.to_string(), None, None);
+    let event = line(EventKind::RunReopened, &run.to_string(), None, None);
     let rows = transaction.query(REOPEN, &[&run.0, &int(attempt), &event]).await?;
     Ok(if rows.is_empty() { Reopened::NotFinished } else { Reopened::Ready })
 }

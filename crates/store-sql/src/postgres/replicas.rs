@@ -6,7 +6,7 @@ use crate::columns::REPLICA_COLUMNS;
 use crate::decode::{ReplicaCells, readable};
 use crate::encode::micros;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::replica::{NewReplica, ReplicaState};
 use everbeat_model::{Json, Replica, ReplicaId, StoreTime, Verdict};
 use everbeat_store::{Error, Joined, Renewal, Replicas, Result, Sweeps};
@@ -86,7 +86,7 @@ const SWEEP: &str = concat!(
 #[async_trait]
 impl Replicas for Postgres {
     async fn join(&self, replica: NewReplica) -> Result<Joined> {
-        let event = line("replica.joined", &replica.id.to_string(), None, None);
+        let event = line(EventKind::ReplicaJoined, &replica.id.to_string(), None, None);
         let (interval, timeout) = (micros(replica.heartbeat_interval), micros(replica.heartbeat_timeout));
         let rows = self
             .renew
@@ -138,7 +138,7 @@ impl Replicas for Postgres {
     async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool> {
         let beat = beat.map(|beat| i64::try_from(beat).unwrap_or(i64::MAX));
         let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
-        let event = line("replica.dead", &replica.to_string(), None, Some(&detail));
+        let event = line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail));
         let rows = self
             .renew
             .query(
@@ -164,13 +164,13 @@ impl Replicas for Postgres {
     }
 
     async fn drain(&self, replica: ReplicaId) -> Result<bool> {
-        let event = line("replica.draining", &replica.to_string(), None, None);
+        let event = line(EventKind::ReplicaDraining, &replica.to_string(), None, None);
         let rows = self.renew.query(DRAIN, &[&replica.0, &event]).await?;
         Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 
     async fn leave(&self, replica: ReplicaId) -> Result<()> {
-        let event = line("replica.left", &replica.to_string(), None, None);
+        let event = line(EventKind::ReplicaLeft, &replica.to_string(), None, None);
         self.renew.query(LEAVE, &[&replica.0, &event]).await?;
         Ok(())
     }

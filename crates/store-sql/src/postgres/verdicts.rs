@@ -7,7 +7,7 @@ use crate::columns::VERDICT_COLUMNS;
 use crate::decode::{VerdictCells, readable};
 use crate::encode::{int, limit, micros};
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Verdict, VerdictId};
 use everbeat_store::{Result, VerdictFilter, Verdicts};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Verdicts for Postgres {
         if verdicts.is_empty() {
             return Ok(());
         }
-        let event = |v: &Verdict| line(&format!("attempt.{}", v.judgement.as_str()), &v.subject.id, v.attempt, None);
+        let event = |v: &Verdict| line(EventKind::judged(v.judgement), &v.subject.id, v.attempt, None);
         let body = verdicts.iter().map(event).collect::<Vec<_>>().join("\n");
         // One statement may write a row only once: of the same id the last counts.
         let distinct: BTreeMap<VerdictId, &Verdict> = verdicts.iter().map(|verdict| (verdict.id, verdict)).collect();

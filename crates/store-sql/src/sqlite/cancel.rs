@@ -6,7 +6,7 @@ use super::runs::uuid;
 use super::settle::free_key;
 use super::writer::Tx;
 use crate::columns::lane;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{ExecutionId, Json, RunId};
 use everbeat_store::{AT_ONCE, Cancelled};
 use rusqlite::{OptionalExtension, Row, params};
@@ -17,7 +17,7 @@ pub(super) fn cancel(tx: &Tx<'_>, run: RunId) -> Outcome<Cancelled> {
         if let Some(execution) = parent {
             agenda::note(tx, execution, AT_ONCE)?;
         }
-        tx.append_events(&[line("run.cancelled", &run.to_string(), None, None)])?;
+        tx.append_events(&[line(EventKind::RunCancelled, &run.to_string(), None, None)])?;
     }
     Ok(cancelled)
 }

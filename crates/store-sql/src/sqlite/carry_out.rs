@@ -6,7 +6,7 @@ use super::writer::Tx;
 use super::{agenda, cancel};
 use crate::cells::{ComputationCells, ValueCells, number, stored};
 use crate::encode::limit;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{Change, Changes, Graph, Plan};
 use everbeat_model::{ExecutionId, Json};
 use everbeat_store::{Cancelled, cuts, superseded};
@@ -50,7 +50,7 @@ fn stop(tx: &Tx<'_>, changes: &Changes, lines: &mut Vec<String>) -> Outcome<()> 
     for run in &changes.stop {
         let (cancelled, _) = cancel::end(tx, *run, Some(&superseded()))?;
         if cancelled == Cancelled::Ended {
-            lines.push(line("run.cancelled", &run.to_string(), None, None));
+            lines.push(line(EventKind::RunCancelled, &run.to_string(), None, None));
         }
     }
     Ok(())

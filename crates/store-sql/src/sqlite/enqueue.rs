@@ -2,7 +2,7 @@
 
 use super::fault::Outcome;
 use super::writer::Tx;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{NewRun, Policy, RunId, Sent};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency};
 use rusqlite::{CachedStatement, OptionalExtension, params};
@@ -24,7 +24,7 @@ pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
     for run in &request.runs {
         let answer = inserts.add(tx, run)?;
         if let Enqueued::Created(id) = answer {
-            lines.push(line("run.created", &id.to_string(), None, None));
+            lines.push(line(EventKind::RunCreated, &id.to_string(), None, None));
         }
         answers.push(answer);
     }

@@ -8,7 +8,7 @@ use crate::cells::{Definitions, number, stored};
 use crate::decode::readable;
 use crate::encode::limit;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::Graph;
 use everbeat_model::{Json, Sent, StoreTime};
 use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
@@ -83,7 +83,7 @@ fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<A
              select id, ?2 from execution where graph = ?1 and archived_at is null",
         )?
         .execute(params![graph.name, AT_ONCE.0])?;
-    tx.append_events(&[line("graph.applied", &graph.name, None, None)])?;
+    tx.append_events(&[line(EventKind::GraphApplied, &graph.name, None, None)])?;
     let definition = Definition { serial: number(serial), graph, applied_at: tx.now };
     Ok(Applied { definition, new: true })
 }

@@ -5,7 +5,7 @@ use super::fault::Outcome;
 use crate::decode::whole;
 use crate::encode::limit;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::run::Spec;
 use everbeat_model::{RunId, StoreTime};
@@ -49,7 +49,7 @@ impl Queues for Sqlite {
                     tx.connection
                         .prepare_cached("insert or replace into queue (name, paused) values (?1, ?2)")?
                         .execute(params![queue, paused])?;
-                    let kind = if paused { "queue.paused" } else { "queue.resumed" };
+                    let kind = if paused { EventKind::QueuePaused } else { EventKind::QueueResumed };
                     tx.append_events(&[line(kind, &queue, None, None)])?;
                 }
                 Ok(before != paused)

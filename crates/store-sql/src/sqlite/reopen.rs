@@ -5,7 +5,7 @@ use super::fault::Outcome;
 use super::settle::put_ready;
 use super::writer::Tx;
 use everbeat_model::RunId;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_store::Reopened;
 use rusqlite::{OptionalExtension, params};
 
@@ -37,6 +37,6 @@ pub(super) fn reopen(tx: &Tx<'_>, run: RunId, attempt: u32) -> Outcome<Reopened>
         .execute([id])?;
     tx.connection.prepare_cached("delete from done where run_id = ?1")?.execute([id])?;
     put_ready(tx, id, attempt, 0, 0)?;
-    tx.append_events(&[line("run.reopened", &run.to_string(), None, None)])?;
+    tx.append_events(&[line(EventKind::RunReopened, &run.to_string(), None, None)])?;
     Ok(Reopened::Ready)
 }

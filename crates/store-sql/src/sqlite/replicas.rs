@@ -8,7 +8,7 @@ use crate::columns::REPLICA_COLUMNS;
 use crate::decode::{ReplicaCells, readable};
 use crate::encode::micros;
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::replica::{NewReplica, ReplicaState};
 use everbeat_model::{Json, Replica, ReplicaId, Verdict};
 use everbeat_store::{Error, Joined, Renewal, Replicas, Result, Sweeps};
@@ -44,12 +44,14 @@ impl Replicas for Sqlite {
     }
 
     async fn drain(&self, replica: ReplicaId) -> Result<bool> {
-        self.writer.write(move |tx| change(tx, replica, "state = 'active'", "draining", "replica.draining")).await
+        self.writer
+            .write(move |tx| change(tx, replica, "state = 'active'", "draining", EventKind::ReplicaDraining))
+            .await
     }
 
     async fn leave(&self, replica: ReplicaId) -> Result<()> {
         let stands = "state in ('active', 'draining')";
-        self.writer.write(move |tx| change(tx, replica, stands, "left", "replica.left").map(|_| ())).await
+        self.writer.write(move |tx| change(tx, replica, stands, "left", EventKind::ReplicaLeft).map(|_| ())).await
     }
 
     async fn forget_replicas(&self, keep: Duration) -> Result<usize> {
@@ -105,7 +107,7 @@ fn join(tx: &Tx<'_>, replica: &NewReplica) -> Outcome<Joined> {
             replica.machine,
         ])?;
     if joined > 0 {
-        tx.append_events(&[line("replica.joined", &replica.id.to_string(), None, None)])?;
+        tx.append_events(&[line(EventKind::ReplicaJoined, &replica.id.to_string(), None, None)])?;
     }
     Ok(Joined { now: tx.now, clock_skew_ms })
 }
@@ -151,11 +153,11 @@ fn bury(tx: &Tx<'_>, replica: ReplicaId, beat: Option<u64>, verdict: &Verdict) -
     }
     insert_verdict(tx, verdict)?;
     let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
-    tx.append_events(&[line("replica.dead", &replica.to_string(), None, Some(&detail))])?;
+    tx.append_events(&[line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail))])?;
     Ok(true)
 }
 
-fn change(tx: &Tx<'_>, replica: ReplicaId, from: &str, to: &str, event: &str) -> Outcome<bool> {
+fn change(tx: &Tx<'_>, replica: ReplicaId, from: &str, to: &str, event: EventKind) -> Outcome<bool> {
     let mut update =
         tx.connection.prepare_cached(&format!("update replica set state = ?2 where id = ?1 and {from}"))?;
     let changed = update.execute(params![replica.0.into_bytes(), to])? > 0;

@@ -6,7 +6,7 @@ use super::verdicts::insert_verdict;
 use super::writer::Tx;
 use crate::columns::lane;
 use crate::encode::micros;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Next, RunState, Settled, Settlement};
 use everbeat_store::AT_ONCE;
 use rusqlite::{CachedStatement, OptionalExtension, params};
@@ -76,12 +76,12 @@ impl<'a> Statements<'a> {
         let subject = settlement.shown.run_id.to_string();
         match settlement.next {
             Next::Finish(to) => {
-                lines.push(line(event_of(to), &subject, Some(ended.attempt), None));
+                lines.push(line(EventKind::run(to), &subject, Some(ended.attempt), None));
                 self.finish(tx, settlement, &ended, to)?;
             }
             Next::Ready | Next::After(_) => {
-                let kind = format!("attempt.{}", settlement.ending.outcome.as_str());
-                lines.push(line(&kind, &subject, Some(ended.attempt), None));
+                let kind = EventKind::attempt(settlement.ending.outcome);
+                lines.push(line(kind, &subject, Some(ended.attempt), None));
                 return_to_line(tx, settlement, &ended)?;
             }
         }
@@ -167,15 +167,4 @@ pub(super) fn free_key(tx: &Tx<'_>, key: &str, run: [u8; 16]) -> Outcome<()> {
         .prepare_cached("delete from unique_key where key = ?1 and run_id = ?2")?
         .execute(params![key, run])?;
     Ok(())
-}
-
-fn event_of(state: RunState) -> &'static str {
-    match state {
-        RunState::Succeeded => "run.succeeded",
-        RunState::Failed => "run.failed",
-        RunState::Cancelled => "run.cancelled",
-        RunState::Scheduled => "run.scheduled",
-        RunState::Ready => "run.ready",
-        RunState::Running => "run.running",
-    }
 }

@@ -8,7 +8,7 @@ use crate::columns::VERDICT_COLUMNS;
 use crate::decode::{VerdictCells, readable};
 use crate::encode::{limit, micros};
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Verdict, VerdictId};
 use everbeat_store::{Result, VerdictFilter, Verdicts};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -23,8 +23,8 @@ impl Verdicts for Sqlite {
                 let mut lines = Vec::with_capacity(verdicts.len());
                 for verdict in &verdicts {
                     insert_verdict(tx, verdict)?;
-                    let kind = format!("attempt.{}", verdict.judgement.as_str());
-                    lines.push(line(&kind, &verdict.subject.id, verdict.attempt, None));
+                    let kind = EventKind::judged(verdict.judgement);
+                    lines.push(line(kind, &verdict.subject.id, verdict.attempt, None));
                 }
                 tx.append_events(&lines)
             })

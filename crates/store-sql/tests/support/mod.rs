@@ -125,7 +125,7 @@ pub(crate) mod steps {
     use everbeat_model::replica::NewReplica;
     use everbeat_model::run::{COMMAND, Claimed, Kind, Spec};
     use everbeat_model::{
-        Ending, Json, NewRun, Next, Outcome, Planted, Policy, ReplicaId, RunId, RunState, Settled, Settlement,
+        Ending, Json, NewRun, Next, Outcome, Planted, Policy, Reason, ReplicaId, RunId, RunState, Settled, Settlement,
         StoreTime, id,
     };
     use everbeat_store::{Claim, Enqueue, Planner, Sign, Signed, Store, Which};
@@ -286,7 +286,7 @@ pub(crate) mod steps {
 
     pub(crate) fn rescue(claimed: &Claimed) -> Settlement {
         let shown = everbeat_model::lease::Shown { rescue: true, ..claimed.lease.shown() };
-        let ending = Ending::because(Outcome::Lost, "replica_silent", "gone");
+        let ending = Ending::because(Outcome::Lost, Reason::ReplicaSilent, "gone");
         Settlement { shown, ending, next: Next::Ready, ..success(claimed) }
     }
 }

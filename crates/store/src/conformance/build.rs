@@ -4,7 +4,7 @@ use crate::{Claim, Held, Sign};
 use everbeat_model::lease::Shown;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Ending, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Settlement, StoreTime, Token,
+    Ending, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Settlement, StoreTime, Token,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ pub(super) fn rescue(held: &Held) -> Settlement {
     Settlement {
         shown: Shown { rescue: true, ..held.lease.shown() },
         spec: held.spec.clone(),
-        ending: Ending::because(Outcome::Lost, "replica_silent", "its replica fell silent"),
+        ending: Ending::because(Outcome::Lost, Reason::ReplicaSilent, "its replica fell silent"),
         next: Next::Ready,
         standing: held.standing,
         last_heartbeat_at: None,

@@ -1,7 +1,7 @@
 use super::build::{retry, success};
 use super::fixture::{Fixture, HOUR};
 use crate::{Cancelled, Enqueued};
-use everbeat_model::{Ending, Next, Outcome, RunState, Settled, Settlement};
+use everbeat_model::{Ending, Next, Outcome, Reason, RunState, Settled, Settlement};
 
 pub(super) async fn a_ready_or_scheduled_run_is_cancelled_at_once(t: &Fixture) {
     let tried = t.running().await;
@@ -114,6 +114,6 @@ pub(super) async fn a_cancel_and_a_requeue_at_once_never_strand_the_run(t: &Fixt
 
 /// The same ending, decided anew with the cancel.
 fn cancelled(settlement: Settlement) -> Settlement {
-    let ending = Ending::because(Outcome::Cancelled, "cancelled", "cancelled on request");
+    let ending = Ending::because(Outcome::Cancelled, Reason::Cancelled, "cancelled on request");
     Settlement { ending, next: Next::Finish(RunState::Cancelled), ..settlement }
 }

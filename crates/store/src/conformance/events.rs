@@ -1,7 +1,7 @@
 use super::build::{failure, forged, json, retry, success, with_token};
 use super::fixture::{Fixture, HOUR};
 use crate::{Enqueue, EventPage, News, Store, TRIM_LIMIT};
-use everbeat_model::event::PER_BATCH;
+use everbeat_model::event::{EventKind, PER_BATCH};
 use everbeat_model::{Event, NewRun, Next};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -200,9 +200,9 @@ pub(super) async fn what_is_announced_is_told_in_order_as_one_batch(t: &Fixture)
         detail: detail.map(json),
     };
     let detail = "{\"age\":\"2 min\",\"text\":\"\\u0000 🦀\\n\"}";
-    let first = vec![news("job.stale", "b", Some(2), Some(detail)), news("job.lost", "a", None, None)];
+    let first = vec![news(EventKind::JobStale, "b", Some(2), Some(detail)), news(EventKind::JobDead, "a", None, None)];
     t.announce(first.clone()).await.expect("announce");
-    t.announce(vec![news("job.stale", "c", None, Some("1"))]).await.expect("announce");
+    t.announce(vec![news(EventKind::JobStale, "c", None, Some("1"))]).await.expect("announce");
     let told = page(t, 0, 10).await.events;
     let again = |event: &Event| (event.kind.clone(), event.subject.clone(), event.attempt, event.detail.clone());
     let given = |news: &News| (news.kind.to_string(), news.subject.clone(), news.attempt, news.detail.clone());

@@ -7,7 +7,9 @@ use everbeat_model::lease::Shown;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
-use everbeat_model::{Json, ReplicaId, Run, RunId, RunState, Settled, Settlement, StoreTime, Verdict, VerdictId, id};
+use everbeat_model::{
+    Json, Reason, ReplicaId, Run, RunId, RunState, Settled, Settlement, StoreTime, Verdict, VerdictId, id,
+};
 use std::any::Any;
 use std::future::Future;
 use std::ops::Deref;
@@ -168,7 +170,7 @@ impl Fixture {
             at: StoreTime(0),
             subject: Subject { kind: SubjectKind::Replica, id: about.to_string() },
             judgement: Judgement::Lost,
-            reason: "replica_silent".to_string(),
+            reason: Reason::ReplicaSilent.to_string(),
             evidence: Json::of(&serde_json::json!({ "beat": 1 })),
             judged_by: about,
             run_id: None,

@@ -4,7 +4,7 @@ use super::steps::{MANY, compute, graph, result, setting, sum, tasked, with};
 use crate::{Cancelled, Claim, Peek, RunFilter};
 use everbeat_model::graph::{Command, Refusal, Status};
 use everbeat_model::run::Kind;
-use everbeat_model::{Ending, ExecutionId, Json, Next, Outcome, RunState, Settled};
+use everbeat_model::{Ending, ExecutionId, Json, Next, Outcome, Reason, RunState, Settled};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -289,7 +289,7 @@ pub(super) async fn a_node_run_that_a_user_cancels_fails_its_node(t: &Fixture) {
     let claimed = t.lease_of(leased, "total").await;
     assert_eq!(t.cancel(claimed.lease.run_id).await.expect("cancel"), Cancelled::Asked);
     assert_eq!(t.catch_up().await, [], "it goes on until its owner ends it");
-    let ending = Ending::because(Outcome::Cancelled, "cancelled", "somebody asked");
+    let ending = Ending::because(Outcome::Cancelled, Reason::Cancelled, "somebody asked");
     t.end(ended(&claimed, ending, Next::Finish(RunState::Cancelled))).await;
     t.catch_up().await;
     assert_eq!(t.status(leased, "total").await, Status::Failed("somebody asked".to_string()));

@@ -2,7 +2,7 @@ use super::build::{ended, failure, forged, json, rescue, retry, success, with_to
 use super::fixture::{Fixture, HOUR};
 use crate::Reopened;
 use everbeat_model::lease::Shown;
-use everbeat_model::{Ending, Next, Outcome, RunState, Settled, Settlement, Standing, StoreTime};
+use everbeat_model::{Ending, Next, Outcome, Reason, RunState, Settled, Settlement, Standing, StoreTime};
 use std::time::Duration;
 
 pub(super) async fn a_success_is_kept(t: &Fixture) {
@@ -32,7 +32,7 @@ pub(super) async fn each_outcome_is_kept_in_the_history(t: &Fixture) {
     let id = t.accept(t.draft()).await;
     for (place, outcome) in Outcome::ALL.into_iter().enumerate() {
         let claimed = t.take_one(replica).await;
-        let ending = Ending::because(outcome, "reason", outcome.as_str());
+        let ending = Ending::because(outcome, Reason::Failed, outcome.as_str());
         let settled = t.end(ended(&claimed, ending.clone(), Next::Ready)).await;
         assert_eq!(settled, Settled::Done);
         let attempts = t.attempts(id).await.expect("attempts");
@@ -193,7 +193,7 @@ pub(super) async fn the_history_is_complete_and_ordered(t: &Fixture) {
     let (id, replica) = (first.lease.run_id, first.lease.replica_id);
     t.end(retry(&first, Next::Ready)).await;
     let second = t.take_one(replica).await;
-    t.end(ended(&second, Ending::because(Outcome::Released, "drain", "leaving"), Next::Ready)).await;
+    t.end(ended(&second, Ending::because(Outcome::Released, Reason::Draining, "leaving"), Next::Ready)).await;
     let other = t.replica().await;
     let third = t.take_one(other).await;
     let attempts = t.attempts(id).await.expect("attempts");

@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::{Enqueue, Enqueued, Error, Result};
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Sent, StoreTime};
 
 pub(super) fn enqueue(state: &mut State, request: Enqueue, now: StoreTime) -> Result<Vec<Enqueued>> {
@@ -25,7 +25,7 @@ pub(super) fn enqueue(state: &mut State, request: Enqueue, now: StoreTime) -> Re
         if let Some(key) = &run.spec.unique_key {
             state.unique.insert(key.clone(), run.id);
         }
-        lines.push(line("run.created", &run.id.to_string(), None, None));
+        lines.push(line(EventKind::RunCreated, &run.id.to_string(), None, None));
         answers.push(Enqueued::Created(run.id));
         state.put_run(run, now);
     }

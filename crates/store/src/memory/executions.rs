@@ -6,7 +6,7 @@ use crate::{
     Reach, Remembered, Result, Start, Started, Stored, cuts, events, superseded,
 };
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{
     Command, Direction, Ended, Execution, Field, Opening, Plan, Refusal, Snapshot, Sort, Status, compare,
     must_be_alone, not_alone, opening, repeated,
@@ -266,7 +266,7 @@ impl State {
             if cancel_one(self, run, now, Some(superseded())) == Cancelled::Ended {
                 // Nobody looks for its end any more.
                 self.agenda.remove(&(AT_ONCE, id));
-                lines.push(line("run.cancelled", &run.to_string(), None, None));
+                lines.push(line(EventKind::RunCancelled, &run.to_string(), None, None));
             }
         }
         let Some(row) = self.executions.get_mut(&id) else { return };

@@ -2,7 +2,7 @@ use super::Memory;
 use super::state::State;
 use crate::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::Graph;
 use everbeat_model::{RunId, Sent};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Graphs for Memory {
         });
         let notes: Vec<_> = standing.map(|(id, _)| (AT_ONCE, *id)).collect();
         state.agenda.extend(notes);
-        state.append(now, &[line("graph.applied", &graph.name, None, None)]);
+        state.append(now, &[line(EventKind::GraphApplied, &graph.name, None, None)]);
         state.version += 1;
         Ok(Applied { definition, new: true })
     }

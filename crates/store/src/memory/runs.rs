@@ -12,7 +12,7 @@ use crate::{
     Signed, Which,
 };
 use async_trait::async_trait;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::lease::Shown;
 use everbeat_model::run::{Claimed, Spec};
 use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Standing, StoreTime, Token};
@@ -81,7 +81,7 @@ impl Runs for Memory {
         state.version += 1;
         let cancelled = cancel_one(&mut state, run, now, None);
         if cancelled == Cancelled::Ended {
-            state.append(now, &[line("run.cancelled", &run.to_string(), None, None)]);
+            state.append(now, &[line(EventKind::RunCancelled, &run.to_string(), None, None)]);
         }
         Ok(cancelled)
     }
@@ -112,7 +112,7 @@ impl Runs for Memory {
             state.attempts.insert((run, ended.attempt), (ended, token));
         }
         state.put_ready(run, &spec, Standing { attempt, ..Standing::default() });
-        state.append(now, &[line("run.reopened", &run.to_string(), None, None)]);
+        state.append(now, &[line(EventKind::RunReopened, &run.to_string(), None, None)]);
         state.version += 1;
         Ok(Reopened::Ready)
     }

@@ -2,10 +2,8 @@
 
 use super::state::{DoneRow, State};
 use crate::AT_ONCE;
-use everbeat_model::event::line;
-use everbeat_model::{
-    Attempt, Hole, Next, Outcome, Planted, RunId, RunState, Settled, Settlement, Standing, StoreTime,
-};
+use everbeat_model::event::{EventKind, line};
+use everbeat_model::{Attempt, Hole, Next, Planted, RunId, RunState, Settled, Settlement, Standing, StoreTime};
 
 pub(super) fn settle_one(
     state: &mut State,
@@ -44,7 +42,7 @@ pub(super) fn settle_one(
     let subject = id.to_string();
     match settlement.next {
         Next::Finish(to) => {
-            lines.push(line(&format!("run.{}", to.as_str()), &subject, attempt, None));
+            lines.push(line(EventKind::run(to), &subject, attempt, None));
             let error = (to != RunState::Succeeded).then_some(settlement.ending.error).flatten();
             let done = DoneRow {
                 state: to,
@@ -57,7 +55,7 @@ pub(super) fn settle_one(
             finish(state, id, done, hole);
         }
         Next::Ready | Next::After(_) => {
-            lines.push(line(&format!("attempt.{}", outcome_of(&ended)), &subject, attempt, None));
+            lines.push(line(EventKind::attempt(settlement.ending.outcome), &subject, attempt, None));
             state.attempts.insert((id, ended.attempt), (ended, settlement.shown.token));
             match settlement.next {
                 Next::After(delay) => _ = state.scheduled.insert((now.plus(delay), id), standing),
@@ -70,10 +68,6 @@ pub(super) fn settle_one(
         }
     }
     Settled::Done
-}
-
-fn outcome_of(attempt: &Attempt) -> &'static str {
-    attempt.outcome.unwrap_or(Outcome::Lost).as_str()
 }
 
 pub(super) fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Planted) {

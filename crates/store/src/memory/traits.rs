@@ -6,7 +6,7 @@ use crate::{
     VerdictFilter, Verdicts, Violation, WakeSignal, Wakes,
 };
 use async_trait::async_trait;
-use everbeat_model::event::{PER_BATCH, line};
+use everbeat_model::event::{EventKind, PER_BATCH, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::{NewReplica, ReplicaState};
 use everbeat_model::run::Spec;
@@ -38,7 +38,7 @@ impl Replicas for Memory {
         // A repeated or late join changes nothing: it must not bring back a row that was judged since.
         if let Entry::Vacant(place) = state.replicas.entry(replica.id) {
             place.insert(row);
-            state.append(now, &[line("replica.joined", &replica.id.to_string(), None, None)]);
+            state.append(now, &[line(EventKind::ReplicaJoined, &replica.id.to_string(), None, None)]);
         }
         state.version += 1;
         Ok(Joined { now, clock_skew_ms })
@@ -74,7 +74,7 @@ impl Replicas for Memory {
         row.state = ReplicaState::Dead;
         let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
         state.verdicts.insert(verdict.id, Verdict { at: now, ..verdict });
-        state.append(now, &[line("replica.dead", &replica.to_string(), None, Some(&detail))]);
+        state.append(now, &[line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail))]);
         state.version += 1;
         Ok(true)
     }
@@ -86,7 +86,7 @@ impl Replicas for Memory {
             return Ok(false);
         };
         row.state = ReplicaState::Draining;
-        state.append(now, &[line("replica.draining", &replica.to_string(), None, None)]);
+        state.append(now, &[line(EventKind::ReplicaDraining, &replica.to_string(), None, None)]);
         state.version += 1;
         Ok(true)
     }
@@ -96,7 +96,7 @@ impl Replicas for Memory {
         let mut state = self.lock();
         if let Some(row) = state.replicas.get_mut(&replica).filter(|row| row.state.holds_leases()) {
             row.state = ReplicaState::Left;
-            state.append(now, &[line("replica.left", &replica.to_string(), None, None)]);
+            state.append(now, &[line(EventKind::ReplicaLeft, &replica.to_string(), None, None)]);
             state.version += 1;
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Queues for Memory {
         let before = state.paused.get(queue).copied().unwrap_or(false);
         if before != paused {
             state.paused.insert(queue.to_string(), paused);
-            let kind = if paused { "queue.paused" } else { "queue.resumed" };
+            let kind = if paused { EventKind::QueuePaused } else { EventKind::QueueResumed };
             state.append(now, &[line(kind, queue, None, None)]);
         }
         state.version += 1;
@@ -206,7 +206,7 @@ impl Verdicts for Memory {
         let mut lines = Vec::new();
         for verdict in verdicts {
             let attempt = verdict.attempt;
-            lines.push(line(&format!("attempt.{}", verdict.judgement.as_str()), &verdict.subject.id, attempt, None));
+            lines.push(line(EventKind::judged(verdict.judgement), &verdict.subject.id, attempt, None));
             state.verdicts.insert(verdict.id, Verdict { at: now, ..verdict });
         }
         state.append(now, &lines);

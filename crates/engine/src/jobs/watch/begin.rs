@@ -7,7 +7,7 @@ use crate::Stop;
 use crate::attempts::Conclusion;
 use everbeat_model::job::{self, Command};
 use everbeat_model::run::Kind;
-use everbeat_model::{Ending, Hole, Outcome, Shortage};
+use everbeat_model::{Ending, Hole, Outcome, Reason, Shortage};
 use std::io;
 
 pub(super) const NOT_STARTED: &str = "the command could not be started";
@@ -24,10 +24,10 @@ impl Watch<'_> {
             return self.not_begun("its folder could not be made", &error).await;
         }
         if !self.place().await {
-            return Ending::because(Outcome::Released, "not_performed", "its lease had passed on").into();
+            return Ending::because(Outcome::Released, Reason::NotPerformed, "its lease had passed on").into();
         }
         if self.work.stop() == Some(Stop::Cancelled) {
-            return Ending::because(Outcome::Cancelled, "cancelled", "cancelled before it started").into();
+            return Ending::because(Outcome::Cancelled, Reason::Cancelled, "cancelled before it started").into();
         }
         let order = self.order(command);
         self.start_before = Some(order.start_before);
@@ -43,7 +43,7 @@ impl Watch<'_> {
         match self.fence().await {
             Fenced::NeverStarted => self.not_begun(NOT_STARTED, &error).await,
             Fenced::Exited(exit) => self.exited(exit).await,
-            Fenced::Lost => self.lost("start_unclear", "its start could not be followed"),
+            Fenced::Lost => self.lost(Reason::StartUnclear, "its start could not be followed"),
             Fenced::StillHeld | Fenced::Missing => self.look_until_end().await,
         }
     }
@@ -53,13 +53,13 @@ impl Watch<'_> {
         let message = format!("{what}: {error}");
         if let Some(short) = Shortage::of(error) {
             if self.shortage_fails() {
-                return Ending::because(Outcome::Failed, "not_started", &message).into();
+                return Ending::because(Outcome::Failed, Reason::NotStarted, &message).into();
             }
             return self.short(short, &message).await;
         }
         match error.kind() {
             // What is asked for cannot be written down.
-            io::ErrorKind::InvalidInput => Ending::because(Outcome::Failed, "not_started", &message).into(),
+            io::ErrorKind::InvalidInput => Ending::because(Outcome::Failed, Reason::NotStarted, &message).into(),
             _ => self.never_started(&message).await,
         }
     }
@@ -152,7 +152,7 @@ impl Watch<'_> {
     pub(super) async fn never_started(&self, why: &str) -> Conclusion {
         let life = self.life;
         let release = |message: &str, pause| {
-            let ending = Ending::because(Outcome::Released, "never_started", message);
+            let ending = Ending::because(Outcome::Released, Reason::NeverStarted, message);
             Conclusion::from(Ending { pause, ..ending })
         };
         if let Some((lack, left)) = life.core.jobs.shortages.lack(&*life.core.env) {

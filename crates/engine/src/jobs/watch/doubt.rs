@@ -1,7 +1,6 @@
 //! What is done where it is not known how it stands with a command: nothing is judged without proof, and nothing is
 //! killed that is not owned.
 
-use super::super::FOLDER_GONE;
 use super::super::Found;
 use super::super::shims::{Fenced, Finding, WithoutFolder};
 use super::super::strays::end;
@@ -9,7 +8,7 @@ use super::begin::SHIM_DIED;
 use super::{FIRST_PAUSE, LOOK_AGAIN, QUIET_BEATS, Silence, Watch};
 use crate::Liveness;
 use crate::attempts::Conclusion;
-use everbeat_model::{Hole, Shortage};
+use everbeat_model::{Hole, Reason, Shortage};
 use everbeat_store::{Held, Which};
 
 impl Watch<'_> {
@@ -28,7 +27,7 @@ impl Watch<'_> {
         let message = "its folder is gone, and with it all that was known of it";
         // Not merely fenced: whoever comes next would find a folder again, in which nothing says that it ran.
         match self.shims.destroy(&self.attempt).await {
-            Ok(()) => Some(self.lost(FOLDER_GONE, message)),
+            Ok(()) => Some(self.lost(Reason::FolderGone, message)),
             Err(error) => {
                 tracing::warn!(job = %self.attempt.job, %error, "a job whose folder is gone could not be ended yet");
                 self.pause().await;
@@ -53,7 +52,7 @@ impl Watch<'_> {
         }
         match self.shims.destroy(&self.attempt).await {
             Ok(()) => {
-                Some(self.lost("unreadable", &format!("it was ended although it could not be understood: {why}")))
+                Some(self.lost(Reason::Unreadable, &format!("it was ended although it could not be understood: {why}")))
             }
             Err(error) => {
                 tracing::warn!(job = %self.attempt.job, %error, "a job that cannot be understood could not be ended yet");
@@ -83,7 +82,7 @@ impl Watch<'_> {
             let grace = self.work.claimed.spec.policy.cancel_grace;
             end(&*self.life.core.env, &**self.shims, later, grace).await;
         }
-        Some(self.lost("forgotten", "a later attempt that the store has forgotten took its place"))
+        Some(self.lost(Reason::Forgotten, "a later attempt that the store has forgotten took its place"))
     }
 
     /// Its shim does not answer. Only a sentinel that did not change for the whole time, as watched here,
@@ -129,7 +128,7 @@ impl Watch<'_> {
             return None;
         }
         let said = format!("its shim did not answer for {} ms and was killed", silent_for.as_millis());
-        self.fence_and_judge("shim_hung", &said).await
+        self.fence_and_judge(Reason::ShimHung, &said).await
     }
 
     /// Whether so many of the jobs that are watched here hang that it is hardly their own doing.
@@ -151,7 +150,7 @@ impl Watch<'_> {
     }
 
     /// Forbids the attempt, and says what that makes of it. Nothing, if its shim lives after all.
-    pub(super) async fn fence_and_judge(&mut self, reason: &'static str, message: &str) -> Option<Conclusion> {
+    pub(super) async fn fence_and_judge(&mut self, reason: Reason, message: &str) -> Option<Conclusion> {
         Some(match self.fence().await {
             Fenced::StillHeld => {
                 self.pause().await;

@@ -9,7 +9,7 @@ use crate::figures::{self, Watched};
 use everbeat_model::job::{self, Exit};
 use everbeat_model::run::Kind;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{Ending, Json, NotJson, Outcome, Shortage};
+use everbeat_model::{Ending, Json, NotJson, Outcome, Reason, Shortage};
 use everbeat_store::Which;
 use serde_json::json;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const CLEAR_WITHIN: Duration = Duration::from_secs(10);
 const MOST_READS: u32 = 5;
 
 impl Watch<'_> {
-    pub(super) fn lost(&self, reason: &'static str, message: &str) -> Conclusion {
+    pub(super) fn lost(&self, reason: Reason, message: &str) -> Conclusion {
         let seen = self.parted.unwrap_or_else(|| self.work.vital().last_beat);
         figures::detected(Watched::Shim, self.life.core.env.boot().since(seen));
         let evidence = json!({
@@ -135,10 +135,10 @@ impl Watch<'_> {
 /// Every lost or timed-out attempt is explained.
 fn draft(ending: &Ending, exit: &Exit) -> Option<Draft> {
     let (judgement, reason) = match (ending.outcome, exit.stopped) {
-        (Outcome::TimedOut, _) => (Judgement::TimedOut, "deadline"),
-        (Outcome::Stalled, _) => (Judgement::Stalled, "no_progress"),
-        (Outcome::Lost, Some(job::Stopped::Isolated)) => (Judgement::Lost, "isolated"),
-        (Outcome::Lost, _) => (Judgement::Lost, "shim_terminated"),
+        (Outcome::TimedOut, _) => (Judgement::TimedOut, Reason::Deadline),
+        (Outcome::Stalled, _) => (Judgement::Stalled, Reason::NoProgress),
+        (Outcome::Lost, Some(job::Stopped::Isolated)) => (Judgement::Lost, Reason::Isolated),
+        (Outcome::Lost, _) => (Judgement::Lost, Reason::ShimTerminated),
         _ => return None,
     };
     Some(Draft { judgement, reason, evidence: json!({ "exit": exit, "judged_by_shim": true }) })

@@ -14,7 +14,7 @@ use crate::{Liveness, Stop};
 use begin::SHIM_DIED;
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::Claimed;
-use everbeat_model::{BootInstant, Ending, Hole, Outcome};
+use everbeat_model::{BootInstant, Ending, Hole, Outcome, Reason};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,17 +105,19 @@ impl Watch<'_> {
                 }
                 Finding::Exited(exit) => Some(self.exited(exit).await),
                 Finding::Missing if self.life.core.settings.hole.is(Hole::MissingIsNew) => {
-                    self.fence_and_judge("never_started", "its shim died before it started").await
+                    self.fence_and_judge(Reason::NeverStarted, "its shim died before it started").await
                 }
                 Finding::Missing if self.was_placed() => self.taken_away().await,
                 Finding::NotStarted if self.life.core.settings.hole.is(Hole::UnfencedStart) => {
                     Some(self.never_started(SHIM_DIED).await)
                 }
                 Finding::NotStarted | Finding::Missing => {
-                    self.fence_and_judge("never_started", "its shim died before it started").await
+                    self.fence_and_judge(Reason::NeverStarted, "its shim died before it started").await
                 }
-                Finding::Gone => self.fence_and_judge("shim_died", "its shim is gone, and the command with it").await,
-                Finding::Rebooted => self.fence_and_judge("rebooted", "the machine was restarted").await,
+                Finding::Gone => {
+                    self.fence_and_judge(Reason::ShimDied, "its shim is gone, and the command with it").await
+                }
+                Finding::Rebooted => self.fence_and_judge(Reason::Rebooted, "the machine was restarted").await,
                 Finding::Hung => self.silent().await,
                 Finding::Fenced => self.forgotten().await,
                 Finding::Unknown(why) => {

@@ -13,7 +13,7 @@ use super::snapshot::Read;
 use super::stop::stop;
 use super::transaction::Transaction;
 use computations::Computations;
-use everbeat_model::event::line;
+use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{Change, Graph, Plan};
 use everbeat_model::{Json, NewRun, RunId, StoreTime};
 use everbeat_store::events;
@@ -51,7 +51,7 @@ pub(super) async fn carry_out(transaction: &Transaction<'_>, decided: &[Decided]
     for Decided { read, plan, .. } in decided {
         lines.extend(events(read.id, plan, write == Write::Begun));
         let stopped = plan.changes.stop.iter().filter(|run| ended.remove(run));
-        lines.extend(stopped.map(|run| line("run.cancelled", &run.to_string(), None, None)));
+        lines.extend(stopped.map(|run| line(EventKind::RunCancelled, &run.to_string(), None, None)));
     }
     if lines.is_empty() {
         return Ok(());

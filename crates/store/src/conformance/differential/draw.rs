@@ -2,13 +2,14 @@ use super::graphs::NAMES;
 use super::op::{Move, Op, Proof, Secret, Signal};
 use super::rng::Rng;
 use crate::{Claim, Enqueue, Idempotency, News, RunFilter, VerdictFilter};
+use everbeat_model::event::EventKind;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, ReplicaId, RunId, RunState, Standing, StoreTime, Verdict,
-    VerdictId, id,
+    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Standing, StoreTime,
+    Verdict, VerdictId, id,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -282,7 +283,7 @@ impl World {
 
     fn news(&mut self) -> News {
         News {
-            kind: self.rng.pick(&["job.stale", "job.reattached"]),
+            kind: self.rng.pick(&[EventKind::JobStale, EventKind::JobDead]),
             subject: self.run().to_string(),
             attempt: self.rng.percent(50).then(|| self.rng.small(3)),
             detail: self.maybe_text(),
@@ -394,7 +395,7 @@ impl World {
             at: LONG_AGO,
             subject,
             judgement: self.rng.pick(&Judgement::ALL),
-            reason: "replica_silent".to_string(),
+            reason: Reason::ReplicaSilent.to_string(),
             evidence: self.text(),
             judged_by,
             run_id: about.map(|proof| proof.run),

@@ -5,6 +5,7 @@ use crate::client;
 use crate::config::{Config, Scope};
 use crate::limits::HEAD_LIMIT;
 use crate::problem::{Kind, Problem, Result};
+use crate::routes::{Need, Needs};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
@@ -14,17 +15,14 @@ use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State((app, needs)): State<(App, Arc<Needs>)>, request: Request, next: Next) -> Response {
     if let Err(problem) = check_head(&request) {
         return problem.into_response();
     }
-    let path = request.uri().path();
-    // Probes must answer whoever runs this process, and say nothing worth protecting.
-    if path == "/livez" || path == "/readyz" {
-        return next.run(request).await;
-    }
+    let Need::Scope(needed) = needs.of(&request) else { return next.run(request).await };
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
     let client = client::address(peer, request.headers(), &app.config.trusted_proxies);
     let admitted = app
@@ -32,7 +30,7 @@ pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) 
         .check_address(client)
         .and_then(|()| check_rate(&app, client))
         .and_then(|()| app.guard.check_origin(request.uri(), request.headers()))
-        .and_then(|()| app.guard.check_token(request.method(), path, request.headers(), client))
+        .and_then(|()| app.guard.check_token(&request, needed, client))
         .and_then(|()| app.guard.check_method(request.method()));
     match admitted {
         Ok(()) => next.run(request).await,
@@ -103,12 +101,12 @@ impl Guard {
         Err(Problem::new(Kind::ForeignOrigin, detail, "call the API from a program, or from this server's own pages"))
     }
 
-    fn check_token(&self, method: &Method, path: &str, headers: &HeaderMap, client: Option<IpAddr>) -> Result<()> {
+    fn check_token(&self, request: &Request, needed: Scope, client: Option<IpAddr>) -> Result<()> {
         if self.open {
             return Ok(());
         }
         let refuse = |kind, detail: &str, hint: &str| Err(Problem::new(kind, detail, hint));
-        let Some(secret) = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+        let Some(secret) = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
             let hint = "send Authorization: Bearer TOKEN, or set EVERBEAT_TOKEN for the command line";
             return refuse(Kind::Unauthenticated, "the request carries no bearer token", hint);
         };
@@ -124,11 +122,10 @@ impl Guard {
             let hint = "use the token from an address in its allow list";
             return refuse(Kind::AddressNotAllowed, "the token is not valid from this address", hint);
         }
-        let needed = needed(method, path);
         if usable.iter().any(|known| known.scopes.iter().any(|scope| scope.includes(needed))) {
             return Ok(());
         }
-        let needed = needed.as_str();
+        let (method, path, needed) = (request.method(), request.uri().path(), needed.as_str());
         let hint = format!("use a token with the scope {needed:?}");
         Err(Problem::new(Kind::WrongScope, format!("{method} {path} needs the scope {needed:?}"), hint))
     }
@@ -186,29 +183,7 @@ fn check_rate(app: &App, client: Option<IpAddr>) -> Result<()> {
     })
 }
 
-/// What a request needs. Whatever is not known to be less is an administrator's.
-fn needed(method: &Method, path: &str) -> Scope {
-    if path.starts_with("/api/admin") {
-        Scope::Admin
-    } else if looks_only(method) && path == "/metrics" {
-        Scope::Metrics
-    } else if looks_only(method) {
-        Scope::Read
-    } else if path == "/api/v1/runs:batch" || SUBMITTED.iter().any(|root| is_under(path, root)) {
-        Scope::Submit
-    } else {
-        Scope::Admin
-    }
-}
-
-/// What may be made and acted on by whoever submits.
-const SUBMITTED: [&str; 4] = ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions"];
-
-fn is_under(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-fn looks_only(method: &Method) -> bool {
+pub(crate) fn looks_only(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
@@ -241,40 +216,6 @@ mod tests {
         }
         for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "10.0.0.1", "0.0.0.0", "x@y:z"] {
             assert!(!is_loopback(host), "{host}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_to_be_less_needs_admin() {
-        for (method, path, scope) in [
-            (Method::GET, "/api/v1/runs", Scope::Read),
-            (Method::HEAD, "/metrics", Scope::Metrics),
-            (Method::POST, "/metrics", Scope::Admin),
-            (Method::POST, "/api/v1/runs", Scope::Submit),
-            (Method::POST, "/api/v1/runs:batch", Scope::Submit),
-            (Method::POST, "/api/v1/runs/1/cancel", Scope::Submit),
-            (Method::GET, "/api/v1/jobs/1/logs", Scope::Read),
-            (Method::POST, "/api/v1/jobs", Scope::Submit),
-            (Method::POST, "/api/v1/jobs/1/retry", Scope::Submit),
-            (Method::DELETE, "/api/v1/jobs/1", Scope::Submit),
-            (Method::GET, "/api/admin/jobs/1/health", Scope::Admin),
-            (Method::POST, "/api/admin/recovery/jobs/resume", Scope::Admin),
-            (Method::POST, "/api/v1/graphs", Scope::Submit),
-            (Method::GET, "/api/v1/graphs/a/mermaid", Scope::Read),
-            (Method::POST, "/api/v1/executions", Scope::Submit),
-            (Method::GET, "/api/v1/executions/1/values/a", Scope::Read),
-            (Method::PUT, "/api/v1/executions/1/values", Scope::Submit),
-            (Method::DELETE, "/api/v1/executions/1/values/a", Scope::Submit),
-            (Method::POST, "/api/v1/executions/1/nodes/a/retry", Scope::Submit),
-            (Method::POST, "/api/v1/executions/1/archive", Scope::Submit),
-            (Method::POST, "/api/v1/graphsx", Scope::Admin),
-            (Method::POST, "/api/v1/executions:all", Scope::Admin),
-            (Method::GET, "/api/admin/invariants", Scope::Admin),
-            (Method::POST, "/api/v1/queues/a/pause", Scope::Admin),
-            (Method::POST, "/api/v1/replicas/1/drain", Scope::Admin),
-            (Method::DELETE, "/whatever", Scope::Admin),
-        ] {
-            assert_eq!(needed(&method, path), scope, "{method} {path}");
         }
     }
 }

@@ -29,6 +29,7 @@ mod problem;
 mod queues;
 mod recovery;
 mod replicas;
+mod routes;
 mod runs;
 mod schema;
 mod serve;

@@ -1,9 +1,7 @@
 //! The document that describes the API, made from the handlers themselves.
 
-use crate::app::App;
 use crate::problem::{PROBLEM_JSON, ProblemJson};
-use crate::{events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, queues, recovery};
-use crate::{replicas, runs, submit, tasks, values, verdicts};
+use crate::routes::Needs;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
@@ -11,8 +9,6 @@ use utoipa::openapi::schema::{SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Components, Content, OpenApi, Ref, RefOr, Response as Documented, Schema};
 use utoipa::{OpenApi as _, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -21,65 +17,9 @@ use utoipa_axum::routes;
 )]
 struct Document;
 
-/// Every endpoint, with its description.
-pub(crate) fn endpoints() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(home::home))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
-        .routes(routes!(metrics::get_metrics))
-        .routes(routes!(describe))
-        .routes(routes!(runs::list_runs, submit::create_run))
-        .routes(routes!(submit::create_runs))
-        .routes(routes!(runs::get_run))
-        .routes(routes!(runs::list_attempts))
-        .routes(routes!(runs::explain_run))
-        .routes(routes!(logs::get_logs))
-        .routes(routes!(runs::cancel_run))
-        .routes(routes!(runs::retry_run))
-        .routes(routes!(jobs::list_jobs, jobs::create_job))
-        .routes(routes!(jobs::get_job, jobs::delete_job))
-        .routes(routes!(logs::get_job_logs))
-        .routes(routes!(jobs::cancel_job))
-        .routes(routes!(jobs::retry_job))
-        .routes(routes!(graphs::list_graphs, graphs::apply_graph))
-        .routes(routes!(graphs::get_graph))
-        .routes(routes!(graphs::draw_graph))
-        .routes(routes!(graphs::analyse_graph))
-        .routes(routes!(executions::list_executions, executions::start_execution))
-        .routes(routes!(executions::count_executions))
-        .routes(routes!(executions::get_execution))
-        .routes(routes!(executions::draw_execution))
-        .routes(routes!(executions::summarise_execution))
-        .routes(routes!(values::list_history))
-        .routes(routes!(executions::archive_execution))
-        .routes(routes!(executions::unarchive_execution))
-        .routes(routes!(nodes::retry_node))
-        .routes(routes!(nodes::abandon_node))
-        .routes(routes!(values::set_values))
-        .routes(routes!(values::get_value, values::unset_value))
-        .routes(routes!(queues::list_queues))
-        .routes(routes!(queues::pause_queue))
-        .routes(routes!(queues::resume_queue))
-        .routes(routes!(replicas::list_replicas))
-        .routes(routes!(replicas::get_replica))
-        .routes(routes!(replicas::drain_replica))
-        .routes(routes!(ids::find_ids))
-        .routes(routes!(tasks::list_tasks))
-        .routes(routes!(verdicts::list_verdicts))
-        .routes(routes!(verdicts::get_verdict))
-        .routes(routes!(events::follow_events))
-        .routes(routes!(invariants::check_invariants))
-        .routes(routes!(recovery::get_status))
-        .routes(routes!(recovery::list_sentinels))
-        .routes(routes!(recovery::list_heartbeats))
-        .routes(routes!(recovery::get_recovery_metrics))
-        .routes(routes!(recovery::list_failed))
-        .routes(routes!(recovery::list_stale))
-        .routes(routes!(recovery::resume_jobs))
-        .routes(routes!(recovery::clean_jobs))
-        .routes(routes!(recovery::get_health))
-        .routes(routes!(recovery::get_startup_log))
+/// The document before any route is in it.
+pub(crate) fn empty() -> OpenApi {
+    Document::openapi()
 }
 
 /// The document, as it was written when the server started.
@@ -110,14 +50,14 @@ const COMMON: [(&str, &str); 12] = [
 ];
 
 /// Adds what holds for every operation.
-pub(crate) fn complete(document: &mut OpenApi, needs_token: bool) {
+pub(crate) fn complete(document: &mut OpenApi, needs: &Needs, needs_token: bool) {
     document.info.version = env!("CARGO_PKG_VERSION").to_string();
     if needs_token {
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         document.components.get_or_insert_with(Components::new).add_security_scheme("token", bearer);
     }
     for (path, item) in &mut document.paths.paths {
-        let probe = path == "/livez" || path == "/readyz";
+        let probe = needs.is_open(path);
         for operation in operations(item) {
             complete_operation(operation, probe);
             operation.parameters.iter_mut().flatten().for_each(never_null);

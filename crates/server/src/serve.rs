@@ -3,6 +3,7 @@ use crate::connections::Connections;
 use crate::limits::{CLOSE_GRACE, bound};
 use crate::openapi::{self, Written};
 use crate::problem::{Kind, Problem};
+use crate::routes::Routes;
 use crate::{Config, auth, metrics};
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
@@ -10,6 +11,7 @@ use axum::{Extension, Router};
 use everbeat_engine::Engine;
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -73,15 +75,15 @@ pub fn router(engine: Engine, config: Config) -> Router {
 
 fn routes(app: App) -> Router {
     metrics::recorder();
-    let (routes, mut document) = openapi::endpoints().split_for_parts();
-    openapi::complete(&mut document, !app.config.tokens.is_empty());
+    let (router, mut document, needs) = Routes::all().into_parts();
+    openapi::complete(&mut document, &needs, !app.config.tokens.is_empty());
     let written = Written(serde_json::to_vec(&document).unwrap_or_default().into());
-    routes
+    router
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(Extension(written))
         .layer(from_fn_with_state(app.clone(), bound))
-        .layer(from_fn_with_state(app.clone(), auth::admit))
+        .layer(from_fn_with_state((app.clone(), Arc::new(needs)), auth::admit))
         .layer(from_fn_with_state(app.clone(), metrics::observe))
         .with_state(app)
 }

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use everbeat_server::{Config, Scope, Token};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use tower::ServiceExt;
 
 fn guarded() -> Config {
     let tokens = vec![
@@ -122,6 +123,123 @@ async fn each_scope_opens_its_own_part() {
                 assert!(answer.status < 300, "{method} {path} with {secret}: {}", answer.text());
             }
         }
+    }
+}
+
+/// A token without any of the scopes that routes need is told which one it lacks.
+#[tokio::test]
+async fn what_is_not_known_to_be_less_needs_admin() {
+    let server = idle(guarded());
+    for (method, path, scope) in [
+        ("GET", "/", Scope::Read),
+        ("GET", "/openapi.json", Scope::Read),
+        ("GET", "/metrics", Scope::Metrics),
+        ("HEAD", "/metrics", Scope::Metrics),
+        ("OPTIONS", "/metrics", Scope::Metrics),
+        ("POST", "/metrics", Scope::Admin),
+        ("GET", "/api/v1/runs", Scope::Read),
+        ("HEAD", "/api/v1/runs", Scope::Read),
+        ("OPTIONS", "/api/v1/runs", Scope::Read),
+        ("POST", "/api/v1/runs", Scope::Submit),
+        ("DELETE", "/api/v1/runs", Scope::Submit),
+        ("PATCH", "/api/v1/runs", Scope::Submit),
+        ("POST", "/api/v1/runs:batch", Scope::Submit),
+        ("GET", "/api/v1/runs:batch", Scope::Read),
+        ("PUT", "/api/v1/runs:batch", Scope::Submit),
+        ("POST", "/api/v1/runs/1/cancel", Scope::Submit),
+        ("GET", "/api/v1/runs/1/cancel", Scope::Read),
+        ("POST", "/api/v1/runs/1/no/such", Scope::Submit),
+        ("POST", "/api/v1/runs/", Scope::Submit),
+        ("GET", "/api/v1/jobs/1/logs", Scope::Read),
+        ("POST", "/api/v1/jobs", Scope::Submit),
+        ("POST", "/api/v1/jobs/1/retry", Scope::Submit),
+        ("DELETE", "/api/v1/jobs/1", Scope::Submit),
+        ("GET", "/api/admin/jobs/1/health", Scope::Admin),
+        ("HEAD", "/api/admin/jobs/1/health", Scope::Admin),
+        ("POST", "/api/admin/recovery/jobs/resume", Scope::Admin),
+        ("OPTIONS", "/api/admin/recovery/jobs/resume", Scope::Admin),
+        ("GET", "/api/admin/no/such", Scope::Admin),
+        ("POST", "/api/v1/graphs", Scope::Submit),
+        ("GET", "/api/v1/graphs/a/mermaid", Scope::Read),
+        ("POST", "/api/v1/executions", Scope::Submit),
+        ("GET", "/api/v1/executions/1/values/a", Scope::Read),
+        ("PUT", "/api/v1/executions/1/values", Scope::Submit),
+        ("DELETE", "/api/v1/executions/1/values/a", Scope::Submit),
+        ("POST", "/api/v1/executions/1/nodes/a/retry", Scope::Submit),
+        ("POST", "/api/v1/executions/1/archive", Scope::Submit),
+        ("POST", "/api/v1/graphsx", Scope::Admin),
+        ("POST", "/api/v1/executions:all", Scope::Admin),
+        ("GET", "/api/admin/invariants", Scope::Admin),
+        ("POST", "/api/v1/queues/a/pause", Scope::Admin),
+        ("GET", "/api/v1/queues/a/pause", Scope::Read),
+        ("POST", "/api/v1/replicas/1/drain", Scope::Admin),
+        ("GET", "/whatever", Scope::Read),
+        ("DELETE", "/whatever", Scope::Admin),
+    ] {
+        let answer = ask(&server, method, path, Some("Bearer h-secret")).await;
+        assert_eq!(answer.status, 403, "{method} {path}");
+        if method != "HEAD" {
+            let problem = answer.problem(StatusCode::FORBIDDEN, "wrong-scope");
+            let scope = scope.as_str();
+            assert_eq!(problem["detail"], format!("{method} {path} needs the scope {scope:?}"));
+            assert_eq!(problem["hint"], format!("use a token with the scope {scope:?}"));
+        }
+    }
+}
+
+/// Whoever may use what could be there is told that it is not.
+#[tokio::test]
+async fn a_path_or_method_that_is_not_there_is_told_to_those_who_may_know() {
+    let server = idle(guarded());
+    for (method, path, secret, status) in [
+        ("GET", "/no/such/path", "r-secret", 404),
+        ("DELETE", "/no/such/path", "a-secret", 404),
+        ("POST", "/api/v1/runs/1/no/such", "s-secret-1", 404),
+        ("GET", "/api/admin/no/such", "a-secret", 404),
+        ("OPTIONS", "/metrics", "m-secret", 405),
+        ("OPTIONS", "/api/v1/runs", "r-secret", 405),
+        ("DELETE", "/api/v1/runs", "s-secret-1", 405),
+        ("GET", "/api/v1/runs:batch", "r-secret", 405),
+        ("POST", "/api/v1/queues", "a-secret", 405),
+    ] {
+        let answer = ask(&server, method, path, Some(&format!("Bearer {secret}"))).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+    for (method, status) in [("HEAD", 200), ("POST", 405), ("OPTIONS", 405)] {
+        assert_eq!(ask(&server, method, "/livez", None).await.status, status, "{method} /livez");
+    }
+}
+
+#[tokio::test]
+async fn scopes_hold_wherever_the_api_is_nested() {
+    let server = idle(guarded());
+    let outer = axum::Router::new().nest("/deep", everbeat_server::router(server.engine.clone(), guarded()));
+    for (method, path, secret, status) in [
+        ("GET", "/deep/livez", "", 200),
+        ("POST", "/deep/livez", "", 405),
+        ("GET", "/deep/api/v1/runs", "", 401),
+        ("GET", "/deep/api/v1/runs", "s-secret-1", 403),
+        ("GET", "/deep/api/v1/runs", "r-secret", 200),
+        ("POST", "/deep/api/v1/queues/a/pause", "s-secret-1", 403),
+        ("GET", "/deep/api/admin/invariants", "r-secret", 403),
+        ("GET", "/deep/metrics", "m-secret", 200),
+    ] {
+        let bearer = format!("Bearer {secret}");
+        let headers: Vec<_> = if secret.is_empty() { Vec::new() } else { vec![("authorization", bearer.as_str())] };
+        let answer = outer.clone().oneshot(request(method, path, &headers, Body::empty())).await.expect("infallible");
+        assert_eq!(answer.status(), status, "{method} {path} {secret}");
+    }
+}
+
+/// The body of whoever is refused is not waited for.
+#[tokio::test]
+async fn a_refusal_comes_before_the_body() {
+    let server = idle(guarded());
+    for authorization in [None, Some("Bearer r-secret")] {
+        let headers: Vec<_> = authorization.map(|value| ("authorization", value)).into_iter().collect();
+        let never = Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        let answer = server.send(request("POST", "/api/v1/runs", &headers, never)).await;
+        assert_eq!(answer.status, if authorization.is_some() { 403 } else { 401 });
     }
 }
 

@@ -240,3 +240,31 @@ pub fn check_key(field: &str, key: &str) -> Result<(), Invalid> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_run_is_stood_for_by_itself_before_the_holder_of_its_key() {
+        let [own, other] = [1, 2].map(|number| RunId(Uuid::from_u128(number)));
+        let spec = Spec {
+            kind: Kind::Task,
+            task: "t".to_string(),
+            queue: "q".to_string(),
+            priority: 0,
+            input: Json::null(),
+            args: None,
+            policy: Arc::new(Policy::BASELINE),
+            unique_key: Some("k".to_string()),
+            parent: None,
+            host: None,
+        };
+        let run = NewRun { id: own, spec: Arc::new(spec), run_at: None };
+        assert_eq!(run.stood_for(false, None), None);
+        assert_eq!(run.stood_for(false, Some(other)), Some(other));
+        assert_eq!(run.stood_for(true, None), Some(own));
+        assert_eq!(run.stood_for(true, Some(other)), Some(own));
+    }
+}

@@ -8,8 +8,8 @@ use crate::idempotency::{Idempotency, Sent};
 use crate::time::StoreTime;
 
 /// Which request a start is. An execution that is stored under the start's own id was begun by it, and the answer was
-/// lost. `kept` is the fingerprint that the request's key was used with, and the execution that was the answer. What was
-/// answered once is answered again, whatever has become of the graph since.
+/// lost. `kept` is the fingerprint that the request's key was used with, and the execution that was the answer. What
+/// was answered once is answered again, whatever has become of the graph since.
 pub fn repeated(
     id: ExecutionId,
     stored: bool,

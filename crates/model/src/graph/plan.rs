@@ -57,7 +57,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The store cannot hold what the command leads to, for a reason that lies in its values: trying again does not help.
+    /// The store cannot hold what the command leads to, for a reason that lies in its values: trying again does not
+    /// help.
     pub fn unstorable(reason: &str) -> Refusal {
         let hint = "send other or smaller values; the server's log names the execution";
         Refusal::Invalid(Invalid::new("", reason, "the store cannot hold it", hint))

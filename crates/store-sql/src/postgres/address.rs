@@ -87,7 +87,8 @@ fn parts(url: &str) -> Result<(&str, &str)> {
     Ok((head, query))
 }
 
-/// What the driver calls an `sslmode`. The driver's `require` checks the certificate here, which libpq calls `verify-full`.
+/// What the driver calls an `sslmode`. The driver's `require` checks the certificate here, which libpq calls
+/// `verify-full`.
 fn ssl_mode(value: &str) -> Result<&str> {
     match value {
         "disable" | "prefer" | "require" => Ok(value),

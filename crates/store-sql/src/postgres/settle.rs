@@ -166,11 +166,18 @@ static SETTLE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-const CANCEL_ASKED: &str = "\
-    select g.place from unnest($1::int[], $2::uuid[], $3::uuid[], $4::uuid[]) as g(place, run_id, token, owner) \
-    cross join lateral (select l.token, l.replica_id from lease l \
-      where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
-    where l.token = g.token and l.replica_id = g.owner";
+/// So many of the columns of an ending say whose it is: its place, and the lease that it shows.
+const PROOF: usize = 4;
+
+static CANCEL_ASKED: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select g.place from ({}) g \
+         cross join lateral (select l.token, l.replica_id from lease l \
+           where l.run_id = g.run_id and l.cancel_requested_at is not null offset 0) l \
+         where l.token = g.token and l.replica_id = g.owner",
+        given(&Endings::COLUMNS[..PROOF])
+    )
+});
 
 pub(super) async fn settle(link: &Link, settlements: &[Settlement]) -> Result<Vec<Settled>> {
     let mut answers = vec![Settled::Fenced; settlements.len()];
@@ -240,13 +247,10 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
     answered.extend(done);
     // What would have gone back and did not was fenced, or cancelled just after the statement's snapshot.
     let open = |at: &usize| batch[*at].1.unless_cancelled() && !answered.contains(&place[*at]);
-    let open: Vec<usize> = (0..batch.len()).filter(open).collect();
-    if !open.is_empty() {
-        let place: Vec<i32> = open.iter().map(|at| place[*at]).collect();
-        let run_id: Vec<Uuid> = open.iter().map(|at| run_id[*at]).collect();
-        let token: Vec<Uuid> = open.iter().map(|at| token[*at]).collect();
-        let owner: Vec<Uuid> = open.iter().map(|at| owner[*at]).collect();
-        let rows = link.query(CANCEL_ASKED, &[&place, &run_id, &token, &owner]).await?;
+    let mut unanswered = Endings::default();
+    (0..batch.len()).filter(open).for_each(|at| unanswered.push(Row::of(batch[at].0, batch[at].1)));
+    if !unanswered.place.is_empty() {
+        let rows = link.query(&CANCEL_ASKED, &unanswered.params()[..PROOF]).await?;
         rows.iter().for_each(|row| answer(answers, row.get(0), Settled::CancelAsked));
     }
     Ok(())

@@ -166,6 +166,9 @@ fn a_host_that_stays_away_is_given_up_and_fenced_when_it_returns() {
         (&verdicts["items"][0]["judgement"], &verdicts["items"][0]["reason"]),
         (&json!("lost"), &json!("host_away"))
     );
+    let figures = second.get("/metrics");
+    let counted = "everbeat_verdicts_total{judgement=\"lost\",reason=\"host_away\"} 1";
+    assert!(figures.as_str().is_some_and(|figures| figures.contains(counted)), "{figures}");
     assert_eq!(away.shim(&job), Some(shim), "it still runs, cut off");
 
     let first = away.start();

@@ -122,7 +122,8 @@ impl Script {
     /// Stores how far the work is. From then on no attempt may begin before that.
     pub(crate) async fn checkpoint(&self, shared: &Shared, owner: Owner, ctx: &Ctx, reached: u64) -> Result<(), Stop> {
         let epoch = shared.network().epoch;
-        let counts = !matches!(ctx.check(), Err(Stop::Judged | Stop::Fenced));
+        // Somebody else may have decided how it ends before this came.
+        let counts = matches!(ctx.check(), Ok(()) | Err(Stop::Draining));
         if let Some(timeout) = self.timeout_ms.filter(|_| counts) {
             // A checkpoint is a sign of its own, and promises nothing.
             let earliest = shared.now() + timeout * 1000;

@@ -141,6 +141,7 @@ async fn lose(life: &Arc<Life>, held: &Held, away: Duration, why: Why) -> Result
     if life.call_in(Turn::Sweep, core.store.settle(vec![settlement])).await? == [Settled::Done] {
         tracing::warn!(job = %held.lease.run_id, reason = reason.as_str(), "a job is lost: its host stays away");
         core.jobs.lost();
+        rescue::count(life, held, reason);
         rescue::returned(life);
         // It may be tried anywhere from now on: its workspace is out of reach. Only now: for as long as its lease stands,
         // its host may come back, and must know that it was there.

@@ -30,12 +30,8 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
             orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).unzip();
         let answers = life.call_in(Turn::Sweep, life.core.store.settle(rescues)).await?;
         let done = answers.iter().zip(orphans.iter().zip(&reasons)).filter(|(answer, _)| **answer == Settled::Done);
-        for (_, (held, reason)) in done {
-            figures::judged(Judgement::Lost, *reason);
-            life.core.losses.lost(held.lease.run_id, life.core.env.boot());
-        }
+        done.for_each(|(_, (held, reason))| count(life, held, *reason));
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
-        metrics::counter!("everbeat_attempts_total", "outcome" => "lost").increment(returned as u64);
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
         self::returned(life);
         if returned == 0 {
@@ -43,6 +39,13 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
             return Ok(());
         }
     }
+}
+
+/// Counts an attempt that was judged lost for its owner, which is gone.
+pub(crate) fn count(life: &Life, held: &Held, reason: Reason) {
+    figures::judged(Judgement::Lost, reason);
+    life.core.losses.lost(held.lease.run_id, life.core.env.boot());
+    metrics::counter!("everbeat_attempts_total", "outcome" => Outcome::Lost.as_str()).increment(1);
 }
 
 /// Runs may have become ready, or have ended.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 61] = [
+const CONTRACT: [(&str, &str); 62] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -52,6 +52,7 @@ const CONTRACT: [(&str, &str); 61] = [
     ("get", "/api/v1/queues"),
     ("post", "/api/v1/queues/{name}/pause"),
     ("post", "/api/v1/queues/{name}/resume"),
+    ("get", "/api/v1/tasks"),
     ("get", "/api/v1/replicas"),
     ("get", "/api/v1/replicas/{id}"),
     ("post", "/api/v1/replicas/{id}/drain"),

@@ -147,6 +147,7 @@ impl FaultyShims {
             let mut disk = self.machine.disk();
             let spec = Spec { attempt: attempt.clone(), order, boot: disk.boot, start_before };
             let folder = disk.folders.entry(attempt.job).or_default();
+            folder.workspace = true;
             if folder.shim.is_some() {
                 return Err(io::Error::other("an earlier attempt still holds the lock"));
             }
@@ -218,6 +219,7 @@ impl FaultyShims {
                 _ if was_locked => Finding::Gone,
                 Some((_, later, _)) if later > attempt.attempt => Finding::Fenced,
                 _ if ran_before => Finding::Gone,
+                _ if !folder.workspace => Finding::Missing,
                 _ => Finding::NotStarted,
             });
         };
@@ -270,7 +272,8 @@ impl FaultyShims {
             if without == WithoutFolder::LeaveIt && !disk.folders.contains_key(&attempt.job) {
                 return Ok(Fenced::Missing);
             }
-            let spec = disk.folders.entry(attempt.job).or_default().spec.as_ref();
+            let fresh = || Folder { workspace: true, ..Folder::default() };
+            let spec = disk.folders.entry(attempt.job).or_insert_with(fresh).spec.as_ref();
             let other = spec.filter(|spec| spec.attempt.token != attempt.token);
             other.map(|spec| (spec.attempt.clone(), spec.order.stop_grace.as_micros() as u64))
         };
@@ -309,7 +312,11 @@ impl FaultyShims {
         }
         let ran = folder.began(attempt.token) || folder.ran_before(attempt.token);
         folder.forbid(attempt, ran, self.keeps_past());
-        if ran { Fenced::Lost } else { Fenced::NeverStarted }
+        match (ran, folder.workspace) {
+            (true, _) => Fenced::Lost,
+            (false, true) => Fenced::NeverStarted,
+            (false, false) => Fenced::Missing,
+        }
     }
 
     fn kill_now(&self, attempt: &JobAttempt) {
@@ -351,7 +358,7 @@ fn leave_wish(folder: &mut Folder, attempt: &JobAttempt, grace: u64) -> io::Resu
 impl Shims for FaultyShims {
     async fn prepare(&self, job: RunId) -> io::Result<()> {
         let prepare = |shims: FaultyShims| async move {
-            shims.machine.disk().folders.entry(job).or_default();
+            shims.machine.disk().folders.entry(job).or_default().workspace = true;
             Ok(())
         };
         self.call("prepare", prepare).await

@@ -60,6 +60,8 @@ impl Disk {
 /// What is known of one job here. Records are of one attempt each, which they name.
 #[derive(Default)]
 pub(crate) struct Folder {
+    /// It was made for an attempt that begins. One without was made anew in the place of one that is gone.
+    pub(crate) workspace: bool,
     pub(crate) spec: Option<Spec>,
     /// The shim that holds the lock.
     pub(crate) shim: Option<Shim>,

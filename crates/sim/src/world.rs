@@ -22,7 +22,7 @@ use crate::truth::{Boot, BootState, Truth};
 use crate::worker;
 use crate::workers::Workers;
 use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
-use everbeat_engine::{Engine, QueueLimit, Settings, Tasks};
+use everbeat_engine::{Check, CheckName, CheckStatus, Engine, QueueLimit, Settings, Tasks};
 use everbeat_model::{Planted, RunId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
@@ -312,8 +312,14 @@ impl World {
         }
         for (place, host) in self.hosts.iter().enumerate() {
             let Some((_, engine)) = &host.boot else { return Some(format!("host {place} is down")) };
-            if let Some(check) = engine.readiness().failing() {
+            let readiness = engine.readiness();
+            if let Some(check) = readiness.failing() {
                 return Some(format!("host {place} is not ready: {check:?}"));
+            }
+            // Also for a run that a failover took.
+            let holds = |check: &&Check| check.name == CheckName::Settling && check.status != CheckStatus::Ok;
+            if let Some(check) = readiness.checks.iter().find(holds) {
+                return Some(format!("host {place} holds an ending: {check:?}"));
             }
             if engine.slots_taken() > 0 {
                 return Some(format!("host {place} holds {} slots", engine.slots_taken()));

@@ -53,7 +53,7 @@ pub(crate) struct Core {
     stopping: AtomicBool,
     ended: watch::Sender<bool>,
     cleaned: Mutex<Option<BootInstant>>,
-    /// Attempts of former lives whose performers have not ended yet: they still take their slots.
+    /// Attempts of former lives whose performers have not ended yet: they still count for slots and limits.
     former: Mutex<Vec<Arc<Work>>>,
     /// The tasks of this replica are announced.
     offered: AtomicBool,
@@ -248,11 +248,11 @@ impl Core {
         lock(&self.former).push(work.clone());
     }
 
-    /// How many slots of a performer attempts of former lives still take.
-    pub(crate) fn former_slots(&self, crew: usize) -> usize {
+    /// Attempts of former lives whose performers have not ended yet.
+    pub(crate) fn former(&self) -> Vec<Arc<Work>> {
         let mut former = lock(&self.former);
         former.retain(|work| !work.ended());
-        former.iter().filter(|work| work.crew == crew).count()
+        former.clone()
     }
 
     /// Whether this replica performs a task of this name.

@@ -2,6 +2,7 @@
 
 use super::performer::Offer;
 use super::rates::Entered;
+use super::work::Work;
 use crate::env::within;
 use crate::replica::{Life, Phase, Turn, reconcile};
 use everbeat_model::Hole;
@@ -66,18 +67,22 @@ fn request(life: &Life, crew: usize, offer: &Offer, limits: &mut Entered<'_>) ->
     let settings = &core.settings;
     let table = life.table();
     let slots = life.crew(crew).performer.capacity().slots;
-    let free = slots.saturating_sub(table.taken(crew) + core.former_slots(crew));
+    let former = core.former();
+    let still = |counts: &dyn Fn(&Work) -> bool| former.iter().filter(|work| counts(work)).count();
+    let free = slots.saturating_sub(table.taken(crew) + still(&|work| work.crew == crew));
     let limit = free.min(offer.most).min(BATCH);
     if limit == 0 {
         return None;
     }
     let tasks = offer.lines.iter().map(|line| {
-        let most = settings.tasks.get(&line.task);
-        (line.name.clone(), most.map_or(limit, |most| most.saturating_sub(table.of_task(&line.task))))
+        let taken = || table.of_task(&line.task) + still(&|work| work.spec().task == line.task);
+        let most = settings.tasks.get(&line.task).map_or(limit, |most| most.saturating_sub(taken()));
+        (line.name.clone(), most)
     });
     let now = core.env.boot();
     let queues = settings.queues.iter().map(|(name, queue)| {
-        let concurrency = queue.concurrency.map_or(limit, |most| most.saturating_sub(table.of_queue(name)));
+        let taken = || table.of_queue(name) + still(&|work| work.spec().queue == *name);
+        let concurrency = queue.concurrency.map_or(limit, |most| most.saturating_sub(taken()));
         (name.clone(), concurrency.min(limits.allowance(name, now)))
     });
     Some(Claim { replica: life.id, limit, tasks: tasks.collect(), queues: queues.collect() })

@@ -109,11 +109,12 @@ mod tests {
         let spelled: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
         assert_eq!(
             spelled.join(" "),
-            "lock_released replica_silent replica_died replica_left replica_unknown attempt_silent fenced isolated \
-             shim_died shim_hung shim_terminated start_unclear rebooted folder_gone unreadable forgotten host_away \
-             not_ours worker_died worker_silent worker_unresponsive late_result late_return replica_dead no_progress deadline cancel_grace cancelled stopped \
-             superseded failed panicked exited not_started not_stored unstorable draining task_unknown worker_away not_performed \
-             never_started shortage"
+            "lock_released replica_silent replica_died replica_left replica_unknown attempt_silent fenced \
+             isolated shim_died shim_hung shim_terminated start_unclear rebooted folder_gone unreadable \
+             forgotten host_away not_ours worker_died worker_silent worker_unresponsive late_result late_return \
+             replica_dead no_progress deadline cancel_grace cancelled stopped superseded failed panicked exited \
+             not_started not_stored unstorable draining task_unknown worker_away not_performed never_started \
+             shortage"
         );
         assert_eq!(spelled.iter().collect::<BTreeSet<_>>().len(), spelled.len());
         for reason in Reason::ALL.iter().copied() {

@@ -1,7 +1,7 @@
 //! Takes ready runs for the free slots of one performer, and has them performed.
 
+use super::limits::Entered;
 use super::performer::Offer;
-use super::rates::Entered;
 use super::work::Work;
 use crate::env::within;
 use crate::replica::{Life, Phase, Turn, reconcile};

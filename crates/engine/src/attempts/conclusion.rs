@@ -14,8 +14,17 @@ pub struct Conclusion {
 impl Conclusion {
     /// Whoever performed the attempt is gone, or had to be ended. The evidence says what was seen.
     pub fn lost(reason: Reason, message: &str, evidence: serde_json::Value) -> Conclusion {
-        let draft = Draft { judgement: Judgement::Lost, reason, evidence };
-        Conclusion::judged(Ending::because(Outcome::Lost, reason, message), draft)
+        Conclusion::because((Outcome::Lost, Judgement::Lost), reason, message, evidence)
+    }
+
+    /// The attempt is judged: the verdict says for the same reason what its ending says.
+    pub(crate) fn because(
+        (outcome, judgement): (Outcome, Judgement),
+        reason: Reason,
+        message: &str,
+        evidence: serde_json::Value,
+    ) -> Conclusion {
+        Conclusion::judged(Ending::because(outcome, reason, message), Draft { judgement, reason, evidence })
     }
 
     pub(crate) fn judged(ending: Ending, draft: Draft) -> Conclusion {

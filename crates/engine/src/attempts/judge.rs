@@ -1,13 +1,13 @@
 //! The owner's judgement of its own attempts, on its own boot clock: silent, stalled, past the
 //! deadline, past the grace of a cancel, or cut off from the store for too long.
 
-use super::conclusion::{Conclusion, Draft};
+use super::conclusion::Conclusion;
 use super::work::{Condemned, Work};
 use crate::Stop;
 use crate::replica::Life;
 use everbeat_model::time::format_duration;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{BootInstant, Ending, Outcome, Reason};
+use everbeat_model::{BootInstant, Outcome, Reason};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,10 +90,10 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
         && now.since(asked) >= grace
     {
         let message = format!("cancelled on request; it did not stop within {}", format_duration(grace));
-        let ending = Ending::because(Outcome::Cancelled, Reason::CancelGrace, &message);
         let evidence = json!({ "cancel_asked_ms_ago": millis(now.since(asked)), "cancel_grace_ms": millis(grace) });
-        let draft = Draft { judgement: Judgement::Cancelled, reason: Reason::CancelGrace, evidence };
-        return Some((Conclusion::judged(ending, draft), Stopping::AtOnce));
+        let judged =
+            Conclusion::because((Outcome::Cancelled, Judgement::Cancelled), Reason::CancelGrace, &message, evidence);
+        return Some((judged, Stopping::AtOnce));
     }
     if let Some(deadline) = terms.deadline
         && now.since(work.started) >= deadline
@@ -104,9 +104,9 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
             "deadline_ms": millis(deadline),
             "last_heartbeat_ms_ago": millis(now.since(vital.last_beat)),
         });
-        let ending = Ending::because(Outcome::TimedOut, Reason::Deadline, &message);
-        let draft = Draft { judgement: Judgement::TimedOut, reason: Reason::Deadline, evidence };
-        return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+        let judged =
+            Conclusion::because((Outcome::TimedOut, Judgement::TimedOut), Reason::Deadline, &message, evidence);
+        return Some((judged, Stopping::Asked));
     }
     if let Some(timeout) = terms.silence {
         let allowed = timeout.max(vital.promised.unwrap_or_default());
@@ -120,9 +120,8 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
                 "heartbeat_timeout_ms": millis(timeout),
                 "promised_silence_ms": vital.promised.map(millis),
             });
-            let ending = Ending::because(Outcome::Lost, Reason::AttemptSilent, &message);
-            let draft = Draft { judgement: Judgement::Lost, reason: Reason::AttemptSilent, evidence };
-            return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+            let judged = Conclusion::lost(Reason::AttemptSilent, &message, evidence);
+            return Some((judged, Stopping::Asked));
         }
     }
     if let Some(timeout) = terms.stall {
@@ -135,9 +134,9 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
                 "stall_timeout_ms": millis(timeout),
                 "last_progress": vital.progress,
             });
-            let ending = Ending::because(Outcome::Stalled, Reason::NoProgress, &message);
-            let draft = Draft { judgement: Judgement::Stalled, reason: Reason::NoProgress, evidence };
-            return Some((Conclusion::judged(ending, draft), Stopping::Asked));
+            let judged =
+                Conclusion::because((Outcome::Stalled, Judgement::Stalled), Reason::NoProgress, &message, evidence);
+            return Some((judged, Stopping::Asked));
         }
     }
     None
@@ -167,14 +166,13 @@ async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
     let renewed = life.pulse().renewed;
     let all = life.table().all();
     for work in all.iter().filter(|work| work.terms.isolation && !work.vital().decided) {
-        let ending = Ending::because(Outcome::Lost, Reason::Isolated, "stopped: its replica could not renew in time");
         let evidence = json!({
             "replica_id": life.id,
             "renewed_ms_ago": millis(now.since(renewed)),
             "renew_deadline_ms": millis(life.core.settings.renew_deadline()),
         });
-        let draft = Draft { judgement: Judgement::Lost, reason: Reason::Isolated, evidence };
-        condemn(life, work, Conclusion::judged(ending, draft), Stopping::AtOnce).await;
+        let judged = Conclusion::lost(Reason::Isolated, "stopped: its replica could not renew in time", evidence);
+        condemn(life, work, judged, Stopping::AtOnce).await;
     }
 }
 

@@ -5,7 +5,7 @@ use crate::Stop;
 use crate::attempts::{Conclusion, Draft, Parting, Work};
 use crate::figures;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{Ending, Json, Outcome, Reason, Verdict};
+use everbeat_model::{Json, Outcome, Reason, Verdict};
 use std::sync::Arc;
 
 const BATCH: usize = 500;
@@ -16,10 +16,9 @@ pub(crate) async fn one(life: &Life, work: &Arc<Work>) {
         // Settled like any other, it is fenced there too, which frees its slot and is recorded.
         Parting::Ends if work.decide() => {
             work.kill(Stop::Fenced);
-            let ending = Ending::because(Outcome::Lost, Reason::Fenced, "its lease was no longer its own");
             let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
-            let draft = Draft { judgement: Judgement::Lost, reason: Reason::Fenced, evidence };
-            life.settle(work, Conclusion::judged(ending, draft)).await;
+            let judged = Conclusion::lost(Reason::Fenced, "its lease was no longer its own", evidence);
+            life.settle(work, judged).await;
         }
         // It goes on, and nothing is said of its end: whoever looks for what is nobody's finds it.
         Parting::GoesOn if work.forsake() => {

@@ -1,6 +1,8 @@
 //! The arrays of statements that unnest them: a column's name, its SQL type and its array stand together, so that no
 //! statement counts parameters by hand.
 
+use tokio_postgres::types::ToSql;
+
 /// A column's name and the SQL type of its elements.
 pub(super) type Column = (&'static str, &'static str);
 
@@ -25,6 +27,13 @@ macro_rules! arrays {
                 $(self.$column.push(row.$column);)*
             }
 
+            /// The statement with these rows; none without any.
+            #[allow(dead_code, reason = "not every statement may be left out")]
+            pub(super) fn statement(&self, sql: &'static str) -> Option<$crate::postgres::arrays::Statement<'_>> {
+                let lengths = [$(self.$column.len(),)*];
+                (lengths[0] > 0).then(|| (sql, self.params()))
+            }
+
             pub(super) fn params(&self) -> Vec<&(dyn tokio_postgres::types::ToSql + Sync)> {
                 vec![$(&self.$column,)*]
             }
@@ -32,6 +41,14 @@ macro_rules! arrays {
     };
 }
 pub(super) use arrays;
+
+/// A statement and its parameters.
+pub(super) type Statement<'a> = (&'static str, Vec<&'a (dyn ToSql + Sync)>);
+
+/// `insert into execution as e (id, graph) select * from unnest($1::uuid[], $2::text[])`
+pub(super) fn insert(table: &str, columns: &[Column]) -> String {
+    format!("insert into {table} ({}) select * from {}", names(columns), unnest(columns))
+}
 
 /// `id, graph`
 pub(super) fn names(columns: &[Column]) -> String {
@@ -76,9 +93,14 @@ mod tests {
     fn a_statement_names_its_arrays_in_the_order_in_which_they_are_given() {
         let columns = Things::COLUMNS;
         assert_eq!(given(columns), "select * from unnest($1::bigint[], $2::text[]) as g(id, name)");
+        assert_eq!(
+            insert("thing", columns),
+            "insert into thing (id, name) select * from unnest($1::bigint[], $2::text[])"
+        );
         assert_eq!(array(columns, "name"), "$2::text[]");
         assert_eq!(after(columns), "$3");
         let mut things = Things::default();
+        assert!(things.statement("none").is_none());
         things.push(Thing { id: 1, name: "a" });
         things.push(Thing { id: 2, name: "b" });
         assert_eq!((&things.id[..], &things.name[..]), (&[1, 2][..], &["a", "b"][..]));

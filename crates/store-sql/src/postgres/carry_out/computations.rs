@@ -3,9 +3,8 @@
 use super::Decided;
 use crate::cells::ComputationCells;
 use crate::encode::int;
-use crate::postgres::arrays::{array, arrays, names, unnest};
+use crate::postgres::arrays::{Statement, array, arrays, insert, unnest};
 use std::sync::LazyLock;
-use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 arrays! {
@@ -22,15 +21,10 @@ arrays! {
 }
 
 static KEEP: LazyLock<String> = LazyLock::new(|| {
-    let columns = Kept::COLUMNS;
-    format!(
-        "insert into computation as c ({}) select * from {} \
-         on conflict (execution_id, node) do update set status = excluded.status, run_id = excluded.run_id, \
-           computed_with = excluded.computed_with, iterations = excluded.iterations, state = excluded.state, \
-           error = excluded.error",
-        names(columns),
-        unnest(columns)
-    )
+    insert("computation as c", Kept::COLUMNS)
+        + " on conflict (execution_id, node) do update set status = excluded.status, run_id = excluded.run_id, \
+             computed_with = excluded.computed_with, iterations = excluded.iterations, state = excluded.state, \
+             error = excluded.error"
 });
 
 arrays! {
@@ -81,13 +75,7 @@ impl<'a> Computations<'a> {
         });
     }
 
-    pub(super) fn statements(&self) -> impl Iterator<Item = (&'static str, Vec<&(dyn ToSql + Sync)>)> {
-        [
-            (!self.kept.node.is_empty(), KEEP.as_str(), self.kept.params()),
-            (!self.forgotten.node.is_empty(), FORGET.as_str(), self.forgotten.params()),
-        ]
-        .into_iter()
-        .filter(|(wanted, ..)| *wanted)
-        .map(|(_, sql, params)| (sql, params))
+    pub(super) fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        [self.kept.statement(&KEEP), self.forgotten.statement(&FORGET)].into_iter().flatten()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Decided;
 use crate::cells::stored;
-use crate::postgres::arrays::{arrays, names, unnest};
+use crate::postgres::arrays::{arrays, insert};
 use everbeat_store::recorded;
 use std::sync::LazyLock;
 use uuid::Uuid;
@@ -23,18 +23,14 @@ arrays! {
     }
 }
 
-fn insert() -> String {
-    let columns = Executions::COLUMNS;
-    format!("insert into execution as e ({}) select * from {} ", names(columns), unnest(columns))
-}
-
 /// An execution that is there already, or another one of a singleton graph, keeps a new one out.
-pub(super) static BEGIN: LazyLock<String> = LazyLock::new(|| insert() + "on conflict do nothing returning id");
+pub(super) static BEGIN: LazyLock<String> =
+    LazyLock::new(|| insert("execution", Executions::COLUMNS) + " on conflict do nothing returning id");
 
 /// By key, without a join that could be planned badly.
 pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
-    insert()
-        + "on conflict (id) do update set definition = excluded.definition, seen = excluded.seen, \
+    insert("execution", Executions::COLUMNS)
+        + " on conflict (id) do update set definition = excluded.definition, seen = excluded.seen, \
              revision = excluded.revision, archived_at = excluded.archived_at, stamp = excluded.stamp, \
              place = excluded.place, updated_at = excluded.updated_at"
 });

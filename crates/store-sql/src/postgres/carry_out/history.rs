@@ -3,13 +3,12 @@
 use super::{Decided, metadata};
 use crate::cells::stored;
 use crate::encode::limit;
-use crate::postgres::arrays::{arrays, given, names, unnest};
+use crate::postgres::arrays::{Statement, arrays, given, insert, names, unnest};
 use everbeat_model::Json;
 use everbeat_model::graph::Change;
 use everbeat_store::{cuts, recorded};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
-use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 arrays! {
@@ -25,10 +24,7 @@ arrays! {
     }
 }
 
-static RECORD: LazyLock<String> = LazyLock::new(|| {
-    let columns = Entries::COLUMNS;
-    format!("insert into value_history ({}) select * from {}", names(columns), unnest(columns))
-});
+static RECORD: LazyLock<String> = LazyLock::new(|| insert("value_history", Entries::COLUMNS));
 
 arrays! {
     Replacements of Replacement<'a> {
@@ -96,15 +92,10 @@ impl<'a> History<'a> {
     }
 
     /// What is replaced was written before, and what is cut may have been written just now.
-    pub(super) fn statements(&self) -> impl Iterator<Item = (&'static str, Vec<&(dyn ToSql + Sync)>)> {
-        [
-            (!self.replacements.node.is_empty(), REPLACE.as_str(), self.replacements.params()),
-            (!self.entries.node.is_empty(), RECORD.as_str(), self.entries.params()),
-            (!self.cuts.node.is_empty(), CUT.as_str(), self.cuts.params()),
-        ]
-        .into_iter()
-        .filter(|(wanted, ..)| *wanted)
-        .map(|(_, sql, params)| (sql, params))
+    pub(super) fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        [self.replacements.statement(&REPLACE), self.entries.statement(&RECORD), self.cuts.statement(&CUT)]
+            .into_iter()
+            .flatten()
     }
 
     fn push(&mut self, decided: &Decided, place: u64, change: &'a Change, changes: u64) {

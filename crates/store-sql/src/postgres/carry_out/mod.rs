@@ -79,7 +79,7 @@ async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Wr
         chunks(&runs, |run| run.bytes()).into_iter().map(|runs| enqueue::rows(runs.iter().copied())).collect();
     let begin_or_change: &str = if write == Write::Begun { &executions::BEGIN } else { &executions::CHANGE };
     let mut statements = vec![(begin_or_change, executions.params())];
-    statements.extend((!values.node.is_empty()).then(|| (values::WRITE.as_str(), values.params())));
+    statements.extend(values.statement(&values::WRITE));
     statements.extend(history.statements());
     statements.extend(computations.statements());
     statements.extend(runs.iter().map(|runs| (enqueue::INSERT.as_str(), runs.params())));

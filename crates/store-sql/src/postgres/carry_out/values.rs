@@ -2,7 +2,7 @@
 
 use super::{Decided, metadata};
 use crate::cells::{ValueCells, stored};
-use crate::postgres::arrays::{arrays, names, unnest};
+use crate::postgres::arrays::{arrays, insert};
 use everbeat_model::graph::Change;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -26,16 +26,11 @@ arrays! {
 }
 
 pub(super) static WRITE: LazyLock<String> = LazyLock::new(|| {
-    let columns = Values::COLUMNS;
-    format!(
-        "insert into value as v ({}) select * from {} \
-         on conflict (execution_id, node) do update set value = excluded.value, revision = excluded.revision, \
+    insert("value as v", Values::COLUMNS)
+        + " on conflict (execution_id, node) do update set value = excluded.value, revision = excluded.revision, \
            set_at = excluded.set_at, metadata = excluded.metadata, changes = excluded.changes, \
            first_set_at = coalesce(v.first_set_at, excluded.first_set_at), class = excluded.class, \
-           number = excluded.number, text = excluded.text, folded = excluded.folded",
-        names(columns),
-        unnest(columns)
-    )
+           number = excluded.number, text = excluded.text, folded = excluded.folded"
 });
 
 pub(super) fn rows(piece: &[Decided]) -> Values<'_> {

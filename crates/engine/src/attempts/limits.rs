@@ -1,4 +1,4 @@
-//! Token buckets of the queues that have a rate; each holds at most one second's worth.
+//! The limits of queues, which the performers of a replica share: their claims under limits go one by one.
 
 use crate::settings::QueueLimit;
 use everbeat_model::BootInstant;
@@ -39,6 +39,7 @@ impl Entered<'_> {
     }
 }
 
+/// Token buckets of the queues that have a rate; each holds at most one second's worth.
 struct Rates(BTreeMap<String, Bucket>);
 
 struct Bucket {

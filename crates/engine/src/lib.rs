@@ -12,6 +12,7 @@ mod executions;
 mod figures;
 mod jobs;
 pub mod metrics;
+pub mod pools;
 mod replica;
 mod runs;
 mod settings;

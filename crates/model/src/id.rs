@@ -49,6 +49,10 @@ id! {
     /// Names a verdict.
     VerdictId
 }
+id! {
+    /// Names one worker process, from its start to its end.
+    WorkerId
+}
 
 /// The secret of a lease: 128 random bits, so that two grants never share one, even when a database
 /// failover forgets the first.

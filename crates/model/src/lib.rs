@@ -29,7 +29,7 @@ pub use attempt::{Attempt, Outcome};
 pub use error::Invalid;
 pub use event::Event;
 pub use hole::{Hole, Planted};
-pub use id::{ExecutionId, ReplicaId, RunId, Token, VerdictId};
+pub use id::{ExecutionId, ReplicaId, RunId, Token, VerdictId, WorkerId};
 pub use idempotency::{Idempotency, Sent};
 pub use json::{Json, NotJson};
 pub use lease::Lease;

@@ -6,6 +6,7 @@ use crate::env::{Env, Task, within};
 use crate::executions::{Ask, ReplicaPlanner};
 use crate::figures::Losses;
 use crate::jobs::{Commands, Jobs};
+use crate::pools::{Guardians, Pools};
 use crate::replica::Life;
 use crate::runs::{self, Waiters};
 use crate::{Locks, Result, Settings, Shims, Tasks};
@@ -37,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) locks: Option<Arc<dyn Locks>>,
     pub(crate) shims: Option<Arc<dyn Shims>>,
     pub(crate) jobs: Jobs,
+    pub(crate) pools: Pools,
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
     pub(crate) losses: Losses,
@@ -66,6 +68,8 @@ pub struct Host {
     pub locks: Option<Arc<dyn Locks>>,
     /// Without them this replica performs no commands.
     pub shims: Option<Arc<dyn Shims>>,
+    /// Without them this replica has no pools of worker processes.
+    pub guardians: Option<Arc<dyn Guardians>>,
     /// Whoever performs attempts besides, asked in this order before those of this process.
     pub performers: Vec<Arc<dyn Performer>>,
 }
@@ -86,7 +90,9 @@ impl Engine {
         let policy = Arc::new(settings.runs.clone());
         let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
+        let pools = Pools::new(host.guardians, &settings.pools, settings.remote_workers.clone());
         let mut performers = host.performers;
+        performers.extend(pools.performers());
         performers.push(Arc::new(Commands::new(host.shims.clone(), &settings.jobs)));
         performers.push(Arc::new(InProcess { tasks, slots: settings.slots }));
         let core = Core {
@@ -97,6 +103,7 @@ impl Engine {
             locks: host.locks,
             shims: host.shims,
             jobs: Jobs::default(),
+            pools,
             clock,
             waiters: Waiters::default(),
             losses: Losses::default(),
@@ -129,7 +136,9 @@ impl Engine {
     /// Joins the cluster and begins to work, in the background.
     pub fn start(&self) {
         let lead = self.core.env.spawn("replica", Life::lead(self.core.clone()).boxed());
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(lead);
+        let mut tasks = lock(&self.tasks);
+        tasks.push(lead);
+        tasks.extend(self.core.pools.start(&self.core));
     }
 
     /// Another server of this store on this machine that has another data folder, if there is one.
@@ -151,6 +160,7 @@ impl Engine {
             None => self.core.ended(),
         }
         self.stopped().await;
+        self.core.pools.stop(&self.core).await;
     }
 
     /// Resolves when the replica has left for good, on its own request or another's.
@@ -233,9 +243,14 @@ impl Core {
     /// Announces the tasks of this replica, until that has succeeded once. Bounded: a replica whose row
     /// stands already would be judged silent if it waited here for ever.
     pub(crate) async fn offer(&self) {
-        if self.offered.load(Ordering::SeqCst) {
-            return;
+        if !self.offered.load(Ordering::SeqCst) {
+            self.announce_tasks().await;
         }
+    }
+
+    /// Announces the tasks of this replica, now that there are new ones. What fails is tried again at the next join.
+    pub(crate) async fn announce_tasks(&self) {
+        self.offered.store(false, Ordering::SeqCst);
         let names = self.performers.iter().flat_map(|performer| performer.tasks()).collect();
         match within(&*self.env, self.settings.call_limit(), self.store.offer(&names)).await {
             Some(Ok(())) => self.offered.store(true, Ordering::SeqCst),

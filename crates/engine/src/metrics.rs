@@ -147,7 +147,34 @@ pub const FAMILIES: &[Family] = &[
         Each("subject", watched),
     ),
     counter("everbeat_verdicts_total", "Judgements of this replica", Rows(&["judgement", "reason"], verdicts)),
+    counter(
+        "everbeat_watchdog_activations_total",
+        "Guardians that saw their server die, as the next server on the host found",
+        One,
+    ),
+    seconds(
+        "everbeat_worker_cleanup_seconds",
+        LONG,
+        "Time from the end of a worker until nothing of it and of what it had started was left",
+        One,
+    ),
+    counter("everbeat_worker_exits_total", "Worker processes that ended", Each("reason", exits)),
+    counter("everbeat_worker_orphans_total", "Processes of pools that a dead server had left behind", One),
+    counter("everbeat_worker_ping_timeouts_total", "Workers that did not answer for longer than ping_timeout", One),
+    counter("everbeat_worker_pings_total", "Pings sent to workers", One),
+    counter("everbeat_worker_pongs_total", "Pings that workers answered", One),
+    seconds("everbeat_worker_round_trip_seconds", SHORT, "Time from a ping to its pong", One),
+    counter("everbeat_worker_starts_total", "Worker processes that were started", One),
+    seconds("everbeat_worker_startup_seconds", LONG, "Time from the start of a worker to its hello", One),
+    gauge("everbeat_workers", "Workers of this replica", Read(&["pool", "state"])),
 ];
+
+/// Why worker processes end.
+fn exits() -> Vec<&'static str> {
+    use Reason::*;
+    let judged = [WorkerHung, WorkerStopped, WorkerOutOfMemory, WorkerUnresponsive, WorkerNotReady];
+    judged.iter().map(|reason| reason.as_str()).chain(["clean", "nonzero", "signal", "unknown"]).collect()
+}
 
 fn watched() -> Vec<&'static str> {
     Watched::ALL.map(Watched::as_str).to_vec()
@@ -176,8 +203,11 @@ fn judgement(reason: Reason) -> Option<Judgement> {
         CancelGrace => Some(Judgement::Cancelled),
         // Hardly ever a verdict's; the figure is there once one was passed.
         NotOurs | NeverStarted => None,
-        // Of performers that not every replica has.
-        WorkerDied | WorkerSilent | WorkerUnresponsive => None,
+        WorkerDied | WorkerUnresponsive | WorkerHung | WorkerStopped | WorkerOutOfMemory | WorkerCutOff => {
+            Some(Judgement::Lost)
+        }
+        // Of performers that no server has, and of workers that perform nothing yet.
+        WorkerSilent | WorkerNotReady => None,
         // Never a verdict's.
         Cancelled | Stopped | Superseded | Failed | Panicked | Exited | NotStarted | NotStored | Unstorable
         | Draining | TaskUnknown | WorkerAway | NotPerformed | Shortage => None,
@@ -254,6 +284,8 @@ mod tests {
             "lost lock_released, lost replica_silent, lost replica_died, lost replica_left, lost replica_unknown, \
              lost attempt_silent, lost fenced, lost isolated, lost shim_died, lost shim_hung, lost shim_terminated, \
              lost start_unclear, lost rebooted, lost folder_gone, lost unreadable, lost forgotten, lost host_away, \
+             lost worker_died, lost worker_unresponsive, lost worker_hung, lost worker_stopped, \
+             lost worker_out_of_memory, lost worker_cut_off, \
              fenced late_result, fenced late_return, fenced replica_dead, stalled no_progress, timed_out deadline, \
              cancelled cancel_grace"
         );

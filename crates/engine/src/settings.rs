@@ -1,5 +1,6 @@
 //! The settings of a replica, and the times that follow from them.
 
+use crate::pools::PoolSettings;
 use crate::{Error, Result};
 use everbeat_model::time::format_duration;
 use everbeat_model::{Invalid, Planted, Policy};
@@ -38,6 +39,9 @@ pub struct Settings {
     pub queues: BTreeMap<String, QueueLimit>,
     pub tasks: BTreeMap<String, usize>,
     pub jobs: JobSettings,
+    pub pools: Vec<PoolSettings>,
+    /// How workers are watched that belong to no pool.
+    pub remote_workers: PoolSettings,
     #[doc(hidden)]
     pub hole: Planted,
 }
@@ -142,6 +146,8 @@ impl Default for Settings {
             queues: BTreeMap::new(),
             tasks: BTreeMap::new(),
             jobs: JobSettings::default(),
+            pools: Vec::new(),
+            remote_workers: PoolSettings::default(),
             hole: Planted::default(),
         }
     }

@@ -24,6 +24,7 @@ mod spelled;
 pub mod time;
 pub mod verdict;
 pub mod watch;
+pub mod worker;
 
 pub use attempt::{Attempt, Outcome};
 pub use error::Invalid;

@@ -44,6 +44,16 @@ spelled! {
         WorkerSilent = "worker_silent",
         /// It did not end an attempt in time.
         WorkerUnresponsive = "worker_unresponsive",
+        /// It did not answer, and did nothing.
+        WorkerHung = "worker_hung",
+        /// It was stopped by a signal for longer than it may go unheard.
+        WorkerStopped = "worker_stopped",
+        /// The kernel killed it for lack of memory, or it took more than its pool allows.
+        WorkerOutOfMemory = "worker_out_of_memory",
+        /// It is on another machine, and was not heard.
+        WorkerCutOff = "worker_cut_off",
+        /// It did not say hello in time.
+        WorkerNotReady = "worker_not_ready",
 
         // Of verdicts on what came too late to count.
         LateResult = "late_result",
@@ -111,8 +121,9 @@ mod tests {
             spelled.join(" "),
             "lock_released replica_silent replica_died replica_left replica_unknown attempt_silent fenced \
              isolated shim_died shim_hung shim_terminated start_unclear rebooted folder_gone unreadable \
-             forgotten host_away not_ours worker_died worker_silent worker_unresponsive late_result late_return \
-             replica_dead no_progress deadline cancel_grace cancelled stopped superseded failed panicked exited \
+             forgotten host_away not_ours worker_died worker_silent worker_unresponsive worker_hung \
+             worker_stopped worker_out_of_memory worker_cut_off worker_not_ready late_result late_return replica_dead \
+             no_progress deadline cancel_grace cancelled stopped superseded failed panicked exited \
              not_started not_stored unstorable draining task_unknown worker_away not_performed never_started \
              shortage"
         );

@@ -53,6 +53,14 @@ impl Ending {
         Ending { permanent, ..Ending::because(Outcome::Failed, Reason::Failed, message) }
     }
 
+    /// A failure with what the one who failed says besides: a traceback, for people.
+    pub fn failed_with(message: &str, permanent: bool, detail: Option<String>) -> Ending {
+        let Some(detail) = detail else { return Ending::failed(message, permanent) };
+        let reason = Reason::Failed.as_str();
+        let error = Json::of(&serde_json::json!({ "reason": reason, "message": message, "detail": detail }));
+        Ending { permanent, error: Some(error), ..Ending::plain(Outcome::Failed) }
+    }
+
     /// An ending other than success, with its reason and a message for people.
     pub fn because(outcome: Outcome, reason: Reason, message: &str) -> Ending {
         let error = Json::of(&serde_json::json!({ "reason": reason.as_str(), "message": message }));

@@ -214,9 +214,9 @@ impl Performer for Workers {
     }
 
     async fn offer(&self, _post: &Post) -> Offer {
-        let line = Line { name: WORKER_TASK.to_string(), task: WORKER_TASK.to_string() };
+        let line = Line::of(WORKER_TASK.to_string());
         let most = if self.worker().is_some() { SLOTS } else { 0 };
-        Offer { most, lines: vec![line], pause: Duration::ZERO }
+        Offer { most, lines: vec![line], queues: None, pause: Duration::ZERO }
     }
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {

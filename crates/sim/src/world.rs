@@ -183,8 +183,13 @@ impl World {
         });
         let workers = || Arc::new(Workers::new(&self.shared, owner)) as Arc<dyn everbeat_engine::Performer>;
         let performers = self.plan.workers.then(workers).into_iter().collect();
-        let engine = match Engine::new(env, store, settings, tasks, everbeat_engine::Host { locks, shims, performers })
-        {
+        let engine = match Engine::new(
+            env,
+            store,
+            settings,
+            tasks,
+            everbeat_engine::Host { locks, shims, guardians: None, performers },
+        ) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };

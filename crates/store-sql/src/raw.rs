@@ -53,7 +53,7 @@ pub async fn raw_rates(store: &dyn Store, runs: usize, batch: usize) -> Result<R
     while ended < runs {
         let started = now();
         let tasks = BTreeMap::from([(TASK.to_string(), batch)]);
-        let claimed = store.claim(Claim { replica, limit: batch, tasks, queues: BTreeMap::new() }).await?;
+        let claimed = store.claim(Claim { replica, limit: batch, tasks, queues: BTreeMap::new(), among: None }).await?;
         claim += started.elapsed();
         if claimed.is_empty() {
             return Err(Error::Bug(format!("only {ended} of {runs} runs could be claimed")));

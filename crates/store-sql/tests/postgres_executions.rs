@@ -67,7 +67,7 @@ async fn look(store: &Postgres) -> Looked {
 
 async fn claim(store: &Postgres, replica: ReplicaId) -> Vec<Claimed> {
     let tasks = BTreeMap::from([("work".to_string(), 200)]);
-    store.claim(Claim { replica, limit: 200, tasks, queues: BTreeMap::new() }).await.expect("claim")
+    store.claim(Claim { replica, limit: 200, tasks, queues: BTreeMap::new(), among: None }).await.expect("claim")
 }
 
 fn result(claimed: &Claimed, value: &Value) -> Settlement {

@@ -7,7 +7,7 @@ use everbeat_model::{
     Attempt, Idempotency, Json, Lease, NewRun, Policy, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement,
     Standing, StoreTime, Token,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +116,15 @@ pub struct Claim {
     pub tasks: BTreeMap<String, usize>,
     /// Queues with a limit, each with how many more may start; queues not named have none.
     pub queues: BTreeMap<String, usize>,
+    /// Only what waits in these queues is taken; none means in all.
+    pub among: Option<BTreeSet<String>>,
+}
+
+impl Claim {
+    /// Whether anything is taken from this queue.
+    pub fn takes_from(&self, queue: &str) -> bool {
+        self.among.as_ref().is_none_or(|among| among.contains(queue))
+    }
 }
 
 #[derive(Clone, Debug)]

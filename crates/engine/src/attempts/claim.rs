@@ -77,7 +77,7 @@ fn request(life: &Life, crew: usize, offer: &Offer, limits: &mut Entered<'_>) ->
     let tasks = offer.lines.iter().map(|line| {
         let taken = || table.of_task(&line.task) + still(&|work| work.spec().task == line.task);
         let most = settings.tasks.get(&line.task).map_or(limit, |most| most.saturating_sub(taken()));
-        (line.name.clone(), most)
+        (line.name.clone(), most.min(line.most))
     });
     let now = core.env.boot();
     let queues = settings.queues.iter().map(|(name, queue)| {
@@ -85,7 +85,13 @@ fn request(life: &Life, crew: usize, offer: &Offer, limits: &mut Entered<'_>) ->
         let concurrency = queue.concurrency.map_or(limit, |most| most.saturating_sub(taken()));
         (name.clone(), concurrency.min(limits.allowance(name, now)))
     });
-    Some(Claim { replica: life.id, limit, tasks: tasks.collect(), queues: queues.collect() })
+    Some(Claim {
+        replica: life.id,
+        limit,
+        tasks: tasks.collect(),
+        queues: queues.collect(),
+        among: offer.queues.clone(),
+    })
 }
 
 /// Claims, and has performed what was granted. Answers whether there may be more.

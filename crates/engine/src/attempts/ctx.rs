@@ -107,8 +107,11 @@ impl Ctx {
 
     /// Stores what the next attempt should continue from. Returns after it is committed. At most 4 MiB.
     pub async fn checkpoint<T: Serialize>(&self, value: &T) -> Result<(), Stop> {
+        self.checkpoint_json(Json::of(value)).await
+    }
+
+    pub(crate) async fn checkpoint_json(&self, value: Json) -> Result<(), Stop> {
         self.work.beat(self.signer.now(), None, None);
-        let value = Json::of(value);
         if value.as_str().len() > MOST_VALUE_BYTES {
             return Err(Stop::TooLarge);
         }

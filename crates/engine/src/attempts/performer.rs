@@ -116,7 +116,7 @@ impl Post {
     /// Before this time nobody else takes over what is performed here, whatever becomes of this replica. Work that
     /// must not meet its successor stops by then.
     pub fn vouched_until(&self) -> BootInstant {
-        self.life.pulse().renewed + self.life.core.settings.renew_deadline()
+        self.life.vouched_until()
     }
 
     /// The attempts of this performer.
@@ -144,6 +144,8 @@ pub struct Offer {
     /// No more than this, besides what its slots allow.
     pub most: usize,
     pub lines: Vec<Line>,
+    /// Only what waits in these queues; none means in all.
+    pub queues: Option<BTreeSet<String>>,
     /// Between two claims hints are not heard for so long: they come in floods.
     pub pause: Duration,
 }
@@ -155,6 +157,15 @@ pub struct Line {
     pub name: String,
     /// The task whose limits count.
     pub task: String,
+    /// No more than this from the line.
+    pub most: usize,
+}
+
+impl Line {
+    /// The line of a task, from which as much may be taken as there are slots.
+    pub fn of(task: String) -> Line {
+        Line { name: task.clone(), task, most: usize::MAX }
+    }
 }
 
 /// What a replica watches over while an attempt is performed. What its performer keeps by itself is left out.

@@ -47,8 +47,8 @@ impl Performer for InProcess {
     }
 
     async fn offer(&self, _post: &Post) -> Offer {
-        let line = |name: String| Line { task: name.clone(), name };
-        Offer { most: usize::MAX, lines: self.tasks.names().into_iter().map(line).collect(), pause: Duration::ZERO }
+        let lines = self.tasks.names().into_iter().map(Line::of).collect();
+        Offer { most: usize::MAX, lines, queues: None, pause: Duration::ZERO }
     }
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {

@@ -6,7 +6,7 @@ use super::performer::Terms;
 use crate::env::Task;
 use crate::{Liveness, Stop};
 use everbeat_model::run::{Claimed, Spec};
-use everbeat_model::{BootInstant, Json, Token};
+use everbeat_model::{BootInstant, Json, Token, WorkerId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -45,6 +45,8 @@ pub(crate) struct Vital {
     pub(crate) kill_at: Option<BootInstant>,
     /// It waits in the signer's queue.
     pub(crate) queued: bool,
+    /// The worker that performs the attempt, if one does.
+    pub(crate) worker: Option<WorkerId>,
     /// How many checkpoints wait for the store.
     pub(crate) checkpoints_waiting: usize,
     /// How the attempt ends is decided; whatever else is said of it is late.
@@ -76,6 +78,7 @@ impl Work {
             killed: false,
             kill_at: None,
             queued: false,
+            worker: None,
             checkpoints_waiting: 0,
             decided: false,
             sentence: None,
@@ -99,6 +102,11 @@ impl Work {
 
     pub(crate) fn vital(&self) -> MutexGuard<'_, Vital> {
         self.vital.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker performs it.
+    pub(crate) fn performed_by(&self, worker: WorkerId) {
+        self.vital().worker = Some(worker);
     }
 
     pub(crate) fn own(&self, task: Task) {

@@ -3,7 +3,7 @@
 use crate::{Engine, Error, Result};
 use everbeat_model::graph::{Graph, Node};
 use everbeat_model::run::check_key;
-use everbeat_model::{Invalid, PolicyPatch};
+use everbeat_model::{Invalid, Json, PolicyPatch};
 use everbeat_store::{Analytics, Applied, Definition, Idempotency};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +29,12 @@ impl Engine {
         self.core.store.wake();
         self.core.noted.notify_one();
         Ok(applied)
+    }
+
+    /// Stores a definition that a worker declares, which offers its tasks itself.
+    pub(crate) async fn apply_text(&self, text: &str) -> Result<Applied> {
+        let value = Json::parse(text)?.value();
+        self.apply_graph(Graph::parse(&value)?, true, None).await
     }
 
     /// A node's options must go together with the configured policy, too.

@@ -81,8 +81,8 @@ impl Performer for Commands {
         };
         // Those that belong nowhere yet, and those that belong here.
         let lines = [COMMAND.to_string(), lane_on(COMMAND, &core.settings.host)];
-        let lines = lines.map(|name| Line { name, task: COMMAND.to_string() });
-        Offer { most, lines: lines.into(), pause: HINT_PAUSE }
+        let lines = lines.map(|name| Line { name, task: COMMAND.to_string(), most: usize::MAX });
+        Offer { most, lines: lines.into(), queues: None, pause: HINT_PAUSE }
     }
 
     /// One that is started here is not looked for before its start is over; one that was somewhere is.

@@ -92,6 +92,9 @@ pub trait WorkerProcess: Send + Sync + 'static {
     /// Writes to its standard input. Of workers that speak lines.
     async fn write(&self, line: &[u8]) -> io::Result<()>;
 
+    /// Ends its standard input. Of workers that speak lines.
+    async fn close_input(&self);
+
     /// The stacks of its threads, as far as it can still tell them, or what the kernel knows of where it waits.
     async fn stacks(&self) -> Option<String>;
 }

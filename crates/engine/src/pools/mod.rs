@@ -1,9 +1,23 @@
 //! Pools of worker processes, in any language: started by guardians, fed and watched over a link.
 
+mod ask;
+mod end;
+mod greet;
 mod guardian;
+mod keep;
+mod lines;
 mod link;
+mod performer;
+mod pool;
+mod pulse;
 mod settings;
+mod telemetry;
+mod view;
+mod watch;
+mod worker;
 
+pub use ask::MOST_WORKERS;
+pub use greet::{Heard, Link};
 pub use guardian::{
     Containment, Emptied, Guardian, GuardianReport, Guardians, OutputLine, ProcessLook, ProcessState, SpawnError,
     Swept, WorkerExit, WorkerOrder, WorkerProcess, WorkerSignal,
@@ -12,3 +26,138 @@ pub use link::{
     Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker, Why,
 };
 pub use settings::{PoolSettings, Protocol, WantedContainment};
+pub use telemetry::tell;
+pub use view::{PoolView, WorkerView};
+
+pub(crate) use pool::Pool;
+
+use crate::attempts::Performer;
+use crate::engine::{Core, lock};
+use crate::env::{Task, within};
+use everbeat_model::WorkerId;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{OnceCell, oneshot};
+
+/// The pools of this server, and the workers that belong to none.
+pub(crate) struct Pools {
+    guardians: Option<Arc<dyn Guardians>>,
+    configured: Vec<Arc<Pool>>,
+    /// Workers that come from elsewhere.
+    remote: Arc<Pool>,
+    epochs: AtomicU64,
+    swept: OnceCell<()>,
+    /// Who waits for the stacks of a worker.
+    stacks: Mutex<BTreeMap<(WorkerId, u64), oneshot::Sender<String>>>,
+}
+
+/// A sweep that fails is tried again: no worker is started before one has succeeded.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+
+impl Pools {
+    pub(crate) fn new(guardians: Option<Arc<dyn Guardians>>, settings: &[PoolSettings], remote: PoolSettings) -> Pools {
+        Pools {
+            guardians,
+            configured: settings.iter().map(|settings| Arc::new(Pool::new(settings.clone(), false))).collect(),
+            remote: Arc::new(Pool::new(PoolSettings { size: 0, ..remote }, true)),
+            epochs: AtomicU64::new(0),
+            swept: OnceCell::new(),
+            stacks: Mutex::default(),
+        }
+    }
+
+    /// Whoever performs through workers.
+    pub(crate) fn performers(&self) -> impl Iterator<Item = Arc<dyn Performer>> {
+        self.all().map(|pool| pool.clone() as Arc<dyn Performer>)
+    }
+
+    /// Starts the loops of all pools.
+    pub(crate) fn start(&self, core: &Arc<Core>) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for pool in self.all() {
+            tasks.push(core.env.spawn("watch workers", watch::run(core.clone(), pool.clone()).boxed()));
+        }
+        if self.guardians.is_some() {
+            for pool in &self.configured {
+                tasks.push(core.env.spawn("keep pool", keep::run(core.clone(), pool.clone()).boxed()));
+            }
+            // What earlier servers left is ended even if this one has no pool.
+            let (core, sweep) = (core.clone(), core.env.clone());
+            tasks.push(sweep.spawn("sweep workers", async move { core.pools.swept(&core).await }.boxed()));
+        }
+        tasks
+    }
+
+    /// Ends all workers: they may finish for their grace, and then they are killed.
+    pub(crate) async fn stop(&self, core: &Arc<Core>) {
+        join_all(self.all().map(|pool| stop_pool(core, pool))).await;
+    }
+
+    /// Returns when what earlier servers left is ended.
+    async fn swept(&self, core: &Core) {
+        let sweep = async {
+            let Some(guardians) = &self.guardians else { return };
+            loop {
+                match guardians.sweep().await {
+                    Ok(swept) => return telemetry::swept(&swept),
+                    Err(error) => {
+                        tracing::error!(%error, "what an earlier server left of its pools cannot be looked at: no worker is started");
+                    }
+                }
+                core.env.sleep(SWEEP_PAUSE).await;
+            }
+        };
+        self.swept.get_or_init(|| sweep).await;
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.configured.iter().chain([&self.remote])
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<Pool>> {
+        self.configured.iter().find(|pool| pool.settings.name == name).cloned()
+    }
+
+    fn of_worker(&self, id: WorkerId) -> Option<Arc<Pool>> {
+        self.all().find(|pool| pool.worker(id).is_some()).cloned()
+    }
+
+    fn next_epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn await_stacks(&self, id: WorkerId) -> (u64, oneshot::Receiver<String>) {
+        let sequence = self.next_epoch();
+        let (tell, told) = oneshot::channel();
+        lock(&self.stacks).insert((id, sequence), tell);
+        (sequence, told)
+    }
+
+    fn give_up_stacks(&self, id: WorkerId, sequence: u64) {
+        lock(&self.stacks).remove(&(id, sequence));
+    }
+
+    fn stacks(&self, id: WorkerId, sequence: u64, text: String) {
+        if let Some(waits) = lock(&self.stacks).remove(&(id, sequence)) {
+            let _gave_up = waits.send(text);
+        }
+    }
+}
+
+async fn stop_pool(core: &Arc<Core>, pool: &Arc<Pool>) {
+    pool.state().stopping = true;
+    pool.changed.notify_one();
+    let workers = pool.workers();
+    workers.iter().for_each(|worker| end::drain(core, pool, worker, Some(pool.settings.stop_grace)));
+    let gone = join_all(workers.iter().map(|worker| worker.dead()));
+    let longest = pool.settings.stop_grace + pool.settings.grace_period + pool.settings.kill_grace;
+    within(&*core.env, longest, gone).await;
+    let guardian = pool.state().guardian.take();
+    if let Some(guardian) = guardian {
+        within(&*core.env, pool.settings.kill_grace, guardian.end()).await;
+    }
+}

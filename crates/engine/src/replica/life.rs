@@ -295,6 +295,11 @@ impl Life {
         pulse.connected() && recently && matches!(self.phase(), Phase::Active | Phase::Draining)
     }
 
+    /// Before this time nobody else takes over what is performed here.
+    pub(crate) fn vouched_until(&self) -> BootInstant {
+        self.pulse().renewed + self.core.settings.renew_deadline()
+    }
+
     /// Moves on; nothing leads back, and nothing leads out of `Fenced` or `Left`.
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {

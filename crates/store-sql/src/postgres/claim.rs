@@ -17,7 +17,8 @@ use std::cmp::Reverse;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-/// Up to the locked candidates: `$1` replica, `$2` limit, `$3` and `$4` tasks and their room.
+/// Up to the locked candidates: `$1` replica, `$2` limit, `$3` and `$4` tasks and their room, `$5` the queues among
+/// which to look, or null.
 macro_rules! locked {
     () => {
         concat!(
@@ -28,7 +29,7 @@ macro_rules! locked {
             ", offered as materialized (select * from unnest($3::text[], $4::bigint[]) as o(task, free)), \
              open as materialized (\
                select l.queue, l.task, o.free from lane l join offered o on o.task = l.task \
-               where o.free > 0 \
+               where o.free > 0 and ($5::text[] is null or l.queue = any($5)) \
                  and not exists (select 1 from queue q where q.name = l.queue and q.paused) \
                  and exists (select 1 from replica p where p.id = $1 and p.state = 'active')), \
              locked as materialized (\
@@ -92,7 +93,8 @@ pub(super) async fn claim(link: &Link, exclusive: &Exclusive, request: &Claim) -
     let tasks: Vec<&str> = request.tasks.keys().map(String::as_str).collect();
     let free: Vec<i64> = request.tasks.values().map(|free| limit(*free)).collect();
     let rows = if request.queues.is_empty() {
-        link.query(CLAIM, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?
+        let among = among(request);
+        link.query(CLAIM, &[&request.replica.0, &limit(request.limit), &tasks, &free, &among]).await?
     } else {
         claim_with_queues(exclusive, request, &tasks, &free).await?
     };
@@ -100,6 +102,10 @@ pub(super) async fn claim(link: &Link, exclusive: &Exclusive, request: &Claim) -
     let mut claimed = readable(rows.iter().map(|row| claimed_row(row, request.replica, &mut policies)));
     claimed.sort_by_key(|claimed| (Reverse(claimed.spec.priority), claimed.lease.run_id));
     Ok(claimed)
+}
+
+fn among(request: &Claim) -> Option<Vec<&str>> {
+    request.among.as_ref().map(|among| among.iter().map(String::as_str).collect())
 }
 
 /// Limits on tasks and on queues together depend on each other, candidate by candidate, so they are
@@ -115,7 +121,9 @@ async fn try_claim_with_queues(
     free: &[i64],
 ) -> Outcome<Vec<Row>> {
     let transaction = exclusive.begin().await?;
-    let found = transaction.query(CANDIDATES, &[&request.replica.0, &limit(request.limit), &tasks, &free]).await?;
+    let among = among(request);
+    let found =
+        transaction.query(CANDIDATES, &[&request.replica.0, &limit(request.limit), &tasks, &free, &among]).await?;
     let mut lanes: Vec<Lane> = Vec::new();
     let mut candidates = Vec::with_capacity(found.len());
     for row in &found {

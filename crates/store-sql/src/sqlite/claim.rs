@@ -41,7 +41,7 @@ fn open_lanes(tx: &Tx<'_>, request: &Claim) -> Outcome<Vec<Lane>> {
     let mut lanes = Vec::new();
     let mut last = None;
     while let Some(lane) = next_lane(tx.connection, last.as_ref())? {
-        let offered = request.tasks.contains_key(&lane.task);
+        let offered = request.tasks.contains_key(&lane.task) && request.takes_from(&lane.queue);
         if offered && !paused.query_row([&lane.queue], |row| row.get(0)).optional()?.unwrap_or(false) {
             lanes.push(Lane { queue: lane.queue.clone(), task: lane.task.clone() });
         }

@@ -200,7 +200,7 @@ pub(crate) mod steps {
 
     pub(crate) fn claim_in(replica: ReplicaId, lane: &str, limit: usize) -> Claim {
         let tasks = BTreeMap::from([(lane.to_string(), limit)]);
-        Claim { replica, limit, tasks, queues: BTreeMap::new() }
+        Claim { replica, limit, tasks, queues: BTreeMap::new(), among: None }
     }
 
     /// Detached runs that a new replica performs.

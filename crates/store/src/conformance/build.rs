@@ -97,7 +97,7 @@ impl Draft {
 /// A claim of every task, without limits of tasks or queues.
 pub(super) fn claim(replica: ReplicaId, limit: usize) -> Claim {
     let tasks = TASKS.iter().map(|task| (task.to_string(), 10_000)).collect();
-    Claim { replica, limit, tasks, queues: BTreeMap::new() }
+    Claim { replica, limit, tasks, queues: BTreeMap::new(), among: None }
 }
 
 pub(super) fn ids(claimed: &[Claimed]) -> Vec<RunId> {

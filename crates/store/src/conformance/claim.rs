@@ -92,6 +92,19 @@ pub(super) async fn a_paused_queue_gives_nothing(t: &Fixture) {
     assert_eq!(ids(&t.take(replica, 10).await), [held_back]);
 }
 
+pub(super) async fn a_claim_among_some_queues_takes_from_no_other(t: &Fixture) {
+    let replica = t.replica().await;
+    let slow = t.accept(t.draft().queue("slow").priority(9)).await;
+    let fast = t.accept(t.draft().queue("fast")).await;
+    let among = |queues: &[&str]| Some(queues.iter().map(ToString::to_string).collect());
+    let taken = t.claim(Claim { among: among(&["fast", "other"]), ..claim(replica, 10) }).await.expect("claim");
+    assert_eq!(ids(&taken), [fast]);
+    assert!(t.claim(Claim { among: among(&[]), ..claim(replica, 10) }).await.expect("claim").is_empty());
+    let queues = BTreeMap::from([("slow".to_string(), 1)]);
+    let taken = t.claim(Claim { among: among(&["slow"]), queues, ..claim(replica, 10) }).await.expect("claim");
+    assert_eq!(ids(&taken), [slow]);
+}
+
 pub(super) async fn a_draining_dead_left_or_unknown_replica_claims_nothing(t: &Fixture) {
     let run = t.accept(t.draft()).await;
     let (draining, dead, left) = (t.replica().await, t.replica().await, t.replica().await);
@@ -156,5 +169,5 @@ fn limited(replica: ReplicaId, limit: usize, tasks: &[(&str, usize)], queues: &[
     let owned = |limits: &[(&str, usize)]| -> BTreeMap<String, usize> {
         limits.iter().map(|(name, free)| (name.to_string(), *free)).collect()
     };
-    Claim { replica, limit, tasks: owned(tasks), queues: owned(queues) }
+    Claim { replica, limit, tasks: owned(tasks), queues: owned(queues), among: None }
 }

@@ -47,7 +47,7 @@ pub(super) async fn jobs_are_found_by_their_input_within_a_window_and_while_they
     assert_eq!(with("it's 100%_done", 10).await.expect("jobs"), vec![held], "no sign means another");
     let replica = t.replica().await;
     let tasks = [(COMMAND.to_string(), 1)].into();
-    let claim = Claim { replica, limit: 1, tasks, queues: std::collections::BTreeMap::new() };
+    let claim = Claim { replica, limit: 1, tasks, queues: std::collections::BTreeMap::new(), among: None };
     let claimed = t.claim(claim).await.expect("claim");
     assert_eq!(claimed.iter().map(|claimed| claimed.lease.run_id).collect::<Vec<_>>(), vec![old]);
     assert_eq!(with("nightly", 1).await.expect("jobs"), vec![new, old], "one that runs is found however old it is");

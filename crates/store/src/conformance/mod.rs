@@ -108,6 +108,7 @@ macro_rules! conformance {
                 a_task_at_its_limit_does_not_use_up_its_queue
                 only_the_tasks_asked_for_are_claimed
                 a_claim_takes_no_more_than_its_limit
+                a_claim_among_some_queues_takes_from_no_other
                 a_paused_queue_gives_nothing
                 a_draining_dead_left_or_unknown_replica_claims_nothing
                 a_claimed_run_shows_its_lease

@@ -543,7 +543,7 @@ pub(super) async fn a_reopened_run_of_a_finished_node_changes_nothing(t: &Fixtur
     let before = t.stored(id).await;
     let replica = t.replica().await;
     let tasks = BTreeMap::from([("total".to_string(), 1)]);
-    let again = t.claim(Claim { replica, limit: 1, tasks, queues: BTreeMap::new() }).await.expect("claim");
+    let again = t.claim(Claim { replica, limit: 1, tasks, queues: BTreeMap::new(), among: None }).await.expect("claim");
     t.end(result(&again[0], &json!(2))).await;
     t.catch_up().await;
     let after = t.stored(id).await;

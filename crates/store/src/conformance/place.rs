@@ -136,7 +136,7 @@ pub(super) async fn a_placed_run_for_later_stands_in_its_lane_when_its_time_come
 impl Fixture {
     pub(super) async fn take_lanes(&self, replica: ReplicaId, lanes: &[&str], limit: usize) -> Vec<Claimed> {
         let tasks = lanes.iter().map(|lane| (lane.to_string(), limit)).collect();
-        self.claim(Claim { replica, limit, tasks, queues: BTreeMap::new() }).await.expect("claim")
+        self.claim(Claim { replica, limit, tasks, queues: BTreeMap::new(), among: None }).await.expect("claim")
     }
 
     pub(super) async fn begun_on(&self, host: &str, claimed: &Claimed) {

@@ -235,7 +235,7 @@ impl Fixture {
         let task = self.look(run).await.spec.task.clone();
         let tasks = BTreeMap::from([(task, MANY)]);
         let replica = self.replica().await;
-        let request = Claim { replica, limit: MANY, tasks, queues: BTreeMap::new() };
+        let request = Claim { replica, limit: MANY, tasks, queues: BTreeMap::new(), among: None };
         self.keep_leased(self.claim(request).await.expect("claim"));
         self.leased(run).unwrap_or_else(|| panic!("the run of {node} is ready"))
     }
@@ -244,7 +244,7 @@ impl Fixture {
     pub(super) async fn running_again_as(&self, earlier: &Claimed) -> Claimed {
         let tasks = BTreeMap::from([(earlier.spec.task.clone(), 1)]);
         let replica = self.replica().await;
-        let request = Claim { replica, limit: 1, tasks, queues: BTreeMap::new() };
+        let request = Claim { replica, limit: 1, tasks, queues: BTreeMap::new(), among: None };
         let claimed = self.claim(request).await.expect("claim").pop().expect("there is something to claim");
         assert_eq!(claimed.lease.run_id, earlier.lease.run_id);
         claimed

@@ -58,7 +58,7 @@ pub(super) async fn names_and_keys_are_never_code(t: &Fixture) {
         };
         assert_eq!(t.runs(filter).await.expect("runs").items.len(), 1, "{name}");
         let (tasks, queues) = (BTreeMap::from([(name.to_string(), 5)]), BTreeMap::from([(name.to_string(), 5)]));
-        let claimed = t.claim(crate::Claim { replica, limit: 5, tasks, queues }).await.expect("claim");
+        let claimed = t.claim(crate::Claim { replica, limit: 5, tasks, queues, among: None }).await.expect("claim");
         assert_eq!(super::build::ids(&claimed), [id], "{name}");
         t.end(retry(&claimed[0], Next::Ready)).await;
         t.pause(name, true).await.expect("pause");

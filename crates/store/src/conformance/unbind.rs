@@ -223,7 +223,7 @@ async fn free_ones(t: &Fixture, runs: &[RunId]) -> Vec<RunId> {
 /// A few of the lane, each of which must belong where it was claimed.
 async fn take(store: &Arc<dyn Store>, replica: ReplicaId, lane: &str, host: Option<&str>) -> Vec<RunId> {
     let tasks = [(lane.to_string(), 2)].into();
-    let claim = Claim { replica, limit: 2, tasks, queues: BTreeMap::new() };
+    let claim = Claim { replica, limit: 2, tasks, queues: BTreeMap::new(), among: None };
     let claimed = store.claim(claim).await.expect("claim");
     assert!(claimed.iter().all(|claimed| claimed.spec.host.as_deref() == host), "{claimed:?}");
     ids(&claimed)

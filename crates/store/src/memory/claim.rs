@@ -20,7 +20,7 @@ pub(super) fn claim(
     let mut candidates: Vec<(i32, RunId, String, String)> = state
         .ready
         .keys()
-        .filter(|(queue, ..)| !state.paused.get(queue).copied().unwrap_or(false))
+        .filter(|(queue, ..)| request.takes_from(queue) && !state.paused.get(queue).copied().unwrap_or(false))
         .map(|(queue, lane, rank, id)| (*rank, *id, queue.clone(), lane.clone()))
         .collect();
     candidates.sort();

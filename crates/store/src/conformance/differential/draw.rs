@@ -208,7 +208,8 @@ impl World {
                 queues.insert(queue.to_string(), free(self));
             }
         }
-        Op::Claim(Claim { replica: self.replica(), limit: self.rng.below(7), tasks, queues })
+        let among = self.rng.percent(20).then(|| BTreeSet::from([self.rng.pick(&QUEUES).to_string()]));
+        Op::Claim(Claim { replica: self.replica(), limit: self.rng.below(7), tasks, queues, among })
     }
 
     /// Mostly a lease that stands, sometimes any that was ever granted.

@@ -1,0 +1,130 @@
+//! How a worker is brought to its end: drained, or ended for a fault.
+
+use super::guardian::WorkerSignal;
+use super::link::ToWorker;
+use super::pool::Pool;
+use super::worker::{Phase, Sentenced, Worker};
+use crate::engine::Core;
+use crate::env::within;
+use everbeat_model::Reason;
+use everbeat_model::worker::Class;
+use futures_util::FutureExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A worker that is let go may finish what it has, however long that takes.
+const NO_LIMIT: Duration = Duration::from_millis(u32::MAX as u64);
+/// An idle worker that was told to go and stays is helped.
+const IDLE_STAYS: Duration = Duration::from_secs(10);
+
+/// Lets a worker finish what it has, and go. With a grace, what is unfinished then is ended.
+pub(super) fn drain(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, grace: Option<Duration>) {
+    {
+        let mut state = worker.state();
+        if matches!(state.phase, Phase::Draining | Phase::Dead) {
+            return;
+        }
+        state.phase = Phase::Draining;
+    }
+    worker.changed();
+    let task = drained(core.clone(), pool.clone(), worker.clone(), grace).boxed();
+    worker.own(core.env.spawn("worker drain", task));
+}
+
+async fn drained(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, grace: Option<Duration>) {
+    worker.tell(ToWorker::Drain { grace: grace.unwrap_or(NO_LIMIT) }).await;
+    let idle = worker.until(|state| (state.running() == 0 || state.phase == Phase::Dead).then_some(()));
+    match grace {
+        Some(grace) => _ = within(&*core.env, grace, idle).await,
+        None => idle.await,
+    }
+    let stays = IDLE_STAYS.min(pool.settings.stop_grace);
+    let Some(process) = &worker.process else {
+        // A worker elsewhere goes by itself; its link is let go of.
+        within(&*core.env, stays, worker.until(|state| state.line.is_none().then_some(()))).await;
+        lost(&worker, None);
+        pool.state().workers.remove(&worker.id);
+        pool.changed.notify_one();
+        return;
+    };
+    if within(&*core.env, stays, worker.dead()).await.is_some() {
+        return;
+    }
+    let _gone = process.signal(WorkerSignal::Terminate).await;
+    if within(&*core.env, pool.settings.grace_period, worker.dead()).await.is_none() {
+        kill(&core, &pool, &worker).await;
+    }
+}
+
+/// Ends a worker for a fault: politely, then not.
+pub(super) fn sentence(
+    core: &Arc<Core>,
+    pool: &Arc<Pool>,
+    worker: &Arc<Worker>,
+    reason: Reason,
+    class: Class,
+    message: String,
+) {
+    {
+        let mut state = worker.state();
+        if state.sentence.is_some() || state.phase == Phase::Dead {
+            return;
+        }
+        tracing::warn!(worker = %worker.id, pool = pool.settings.name, reason = reason.as_str(), class = class.as_str(),
+            "a worker is ended: {message}");
+        state.pulse.class = class;
+        state.sentence = Some(Sentenced { reason, message, class, stacks: None });
+    }
+    worker.changed();
+    pool.changed.notify_one();
+    if worker.process.is_none() {
+        lost(worker, Some(class));
+        pool.state().workers.remove(&worker.id);
+        return;
+    }
+    let task = carried_out(core.clone(), pool.clone(), worker.clone(), reason).boxed();
+    worker.own(core.env.spawn("worker sentence", task));
+}
+
+async fn carried_out(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, reason: Reason) {
+    let Some(process) = &worker.process else { return };
+    // What is silent is asked where it stands before it is ended.
+    if matches!(reason, Reason::WorkerHung | Reason::WorkerUnresponsive) {
+        let asked = within(&*core.env, pool.settings.grace_period, process.stacks()).await.flatten();
+        if let Some(sentence) = &mut worker.state().sentence {
+            sentence.stacks = asked;
+        }
+    }
+    if reason != Reason::WorkerOutOfMemory {
+        let _gone = process.signal(WorkerSignal::Terminate).await;
+        if within(&*core.env, pool.settings.grace_period, worker.dead()).await.is_some() {
+            return;
+        }
+    }
+    kill(&core, &pool, &worker).await;
+}
+
+/// Nobody survives this; if somebody does, it is told.
+pub(super) async fn kill(core: &Core, pool: &Pool, worker: &Worker) {
+    let Some(process) = &worker.process else { return };
+    let signalled = process.signal(WorkerSignal::Kill).await;
+    let emptied = worker.until(|state| state.emptied.then_some(()));
+    if within(&*core.env, pool.settings.kill_grace, emptied).await.is_none() {
+        let error = signalled.err().map(|error| error.to_string());
+        tracing::error!(worker = %worker.id, pool = pool.settings.name, pid = worker.pid(), error,
+            "something of a worker is left although it was killed: it may be stuck in the kernel");
+    }
+}
+
+/// A worker elsewhere counts as gone: its epoch is over, whatever it does.
+fn lost(worker: &Worker, class: Option<Class>) {
+    let mut state = worker.state();
+    state.phase = Phase::Dead;
+    state.pulse.class = class.unwrap_or(Class::Dead);
+    state.line = None;
+    state.emptied = true;
+    drop(state);
+    worker.changed();
+    // Nobody is left to look after it.
+    drop(worker.disown());
+}

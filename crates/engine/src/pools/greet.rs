@@ -1,0 +1,257 @@
+//! Lets workers in, and passes on what they say.
+
+use super::link::{FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker};
+use super::pool::Pool;
+use super::telemetry;
+use super::worker::{Line, Phase, TO_WORKER, Worker};
+use crate::Engine;
+use crate::engine::Core;
+use everbeat_model::{Token, WorkerId};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// A worker performs no more attempts at once.
+const MOST_SLOTS: usize = 1000;
+const MOST_TASKS: usize = 1000;
+/// No more workers of no pool are let in.
+const MOST_REMOTE: usize = 10_000;
+
+/// The server's end of one connection of a worker. Dropped, it is cut.
+pub struct Link {
+    heard: Heard,
+    outgoing: mpsc::Receiver<ToWorker>,
+}
+
+/// Where what a worker says is handed in.
+#[derive(Clone)]
+pub struct Heard {
+    core: Arc<Core>,
+    pool: Arc<Pool>,
+    worker: Arc<Worker>,
+    epoch: u64,
+}
+
+impl Link {
+    /// The next word for the worker; none: the connection is to be closed.
+    pub async fn next(&mut self) -> Option<ToWorker> {
+        self.outgoing.recv().await
+    }
+
+    pub fn heard(&self) -> Heard {
+        self.heard.clone()
+    }
+
+    pub fn worker(&self) -> WorkerId {
+        self.heard.worker.id
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let Heard { core, pool, worker, epoch } = &self.heard;
+        worker.cut(*epoch, core.env.boot());
+        pool.changed.notify_one();
+    }
+}
+
+impl Engine {
+    /// Lets a worker in. One of no pool must have been admitted by its token before.
+    pub async fn greet(&self, hello: Hello) -> Result<Link, Refused> {
+        let core = &self.core;
+        check(&hello)?;
+        let pool = match &hello.pool {
+            Some(name) => core.pools.named(name).ok_or_else(|| Refused::Over(format!("there is no pool {name:?}")))?,
+            None => core.pools.remote.clone(),
+        };
+        if pool.state().stopping {
+            return Err(Refused::Later("the server ends".to_string()));
+        }
+        let worker = find(core, &pool, &hello)?;
+        let took = worker.uptime(core.env.boot());
+        let first = worker.state().phase == Phase::Starting;
+        let link = connect(core, &pool, &worker, &hello);
+        if first {
+            telemetry::ready(&pool, &worker, took);
+            self.introduce(&pool, &hello).await;
+        }
+        if let Some(life) = core.life() {
+            life.all_freed();
+        }
+        Ok(link)
+    }
+
+    /// What a new worker brings along: names of tasks, and graphs.
+    async fn introduce(&self, pool: &Pool, hello: &Hello) {
+        let new = {
+            let mut state = pool.state();
+            let before = state.tasks.len();
+            state.tasks.extend(hello.tasks.iter().cloned());
+            state.tasks.len() > before
+        };
+        if new {
+            self.core.announce_tasks().await;
+        }
+        for graph in &hello.graphs {
+            if let Err(error) = self.apply_text(graph).await {
+                tracing::warn!(%error, "a graph that a worker declares cannot be applied");
+            }
+        }
+    }
+}
+
+fn check(hello: &Hello) -> Result<(), Refused> {
+    let invalid = |problem: String| Err(Refused::Invalid(problem));
+    if hello.slots == 0 || hello.slots > MOST_SLOTS {
+        return invalid(format!("slots is {}; it must be between 1 and {MOST_SLOTS}", hello.slots));
+    }
+    if hello.tasks.len() > MOST_TASKS {
+        return invalid(format!("{} tasks are too many; name at most {MOST_TASKS}", hello.tasks.len()));
+    }
+    for task in &hello.tasks {
+        everbeat_model::run::check_task_name("task", task).map_err(|error| Refused::Invalid(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The worker that says hello: one that was started here, one that returns, or a new one from elsewhere.
+fn find(core: &Arc<Core>, pool: &Arc<Pool>, hello: &Hello) -> Result<Arc<Worker>, Refused> {
+    let over =
+        || Refused::Over("this server does not await such a worker: it was replaced, or is another's".to_string());
+    if let Some(Returning { worker, key, .. }) = &hello.returning {
+        let known = pool.worker(*worker).filter(|known| known.key == *key);
+        let known = known.filter(|known| known.state().phase != Phase::Dead);
+        return known.ok_or_else(over);
+    }
+    if !pool.remote {
+        let awaited = pool.workers().into_iter().find(|worker| same(&worker.secret, &hello.secret));
+        let awaited = awaited.ok_or_else(|| Refused::Stranger("the secret of the worker is wrong".to_string()))?;
+        return if awaited.state().phase == Phase::Starting { Ok(awaited) } else { Err(over()) };
+    }
+    if pool.state().workers.len() >= MOST_REMOTE {
+        return Err(Refused::Later(format!("{MOST_REMOTE} workers are connected; no more are let in")));
+    }
+    let id = WorkerId(core.new_id());
+    let key = Token(Uuid::from_u128(core.env.random()));
+    let worker = Worker::new((id, key, String::new()), None, &pool.settings, &*core.env, core.now());
+    pool.add(&worker);
+    Ok(worker)
+}
+
+/// Compared in a time that does not tell how much is right.
+fn same(secret: &str, shown: &str) -> bool {
+    let (secret, shown) = (secret.as_bytes(), shown.as_bytes());
+    secret.len() == shown.len() && secret.iter().zip(shown).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+fn connect(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, hello: &Hello) -> Link {
+    let epoch = core.pools.next_epoch();
+    let (to, outgoing) = mpsc::channel(TO_WORKER);
+    let settings = &pool.settings;
+    let welcome = ToWorker::Welcome {
+        worker: worker.id,
+        epoch,
+        ping_interval: settings.ping_interval,
+        worker_ttl: Some(settings.worker_ttl).filter(|_| settings.dependent && settings.heartbeat),
+        key: worker.key,
+    };
+    let _there_is_room = to.try_send(welcome);
+    if let Some(Returning { leases, .. }) = &hello.returning {
+        let (strange, forgotten) = worker.state().compare(leases);
+        for lease in strange {
+            let fenced = ToWorker::HeartbeatAnswer { lease, sequence: 0, answer: HeartbeatAnswer::Fenced };
+            let _a_worker_that_shows_more_is_told_when_it_speaks_of_them = to.try_send(fenced);
+        }
+        let mut state = worker.state();
+        forgotten.into_iter().for_each(|token| state.forget(token));
+    }
+    worker.connected(hello, Line { to, epoch }, core.env.boot());
+    Link { heard: Heard { core: core.clone(), pool: pool.clone(), worker: worker.clone(), epoch }, outgoing }
+}
+
+impl Heard {
+    /// A worker said something. Returns when there is room for more: until then nothing should be read from it.
+    pub async fn heard(&self, word: FromWorker) {
+        let now = self.core.env.boot();
+        {
+            let mut state = self.worker.state();
+            if state.line.as_ref().is_none_or(|line| line.epoch != self.epoch) {
+                return;
+            }
+            state.pulse.heard(now);
+        }
+        match word {
+            FromWorker::Pong(pong) => self.pong(pong),
+            FromWorker::Draining => {
+                let mut state = self.worker.state();
+                if state.phase == Phase::Serving {
+                    state.phase = Phase::Draining;
+                }
+                drop(state);
+                self.worker.changed();
+                self.pool.changed.notify_one();
+            }
+            FromWorker::Stacks { sequence, text } => self.core.pools.stacks(self.worker.id, sequence, text),
+            FromWorker::Heartbeat { lease, .. }
+            | FromWorker::Output { lease, .. }
+            | FromWorker::Log { lease, .. }
+            | FromWorker::Ended { lease, .. } => self.of_attempt(lease, word).await,
+        }
+    }
+
+    /// Its transport answered a probe.
+    pub fn transport(&self) {
+        let now = self.core.env.boot();
+        self.worker.state().pulse.transport(now);
+    }
+
+    /// How often its transport should be probed.
+    pub fn probe_interval(&self) -> Duration {
+        self.pool.settings.ping_interval
+    }
+
+    fn pong(&self, pong: Pong) {
+        let now = self.core.env.boot();
+        let took = self.worker.state().pulse.pong(pong, now);
+        if let Some(took) = took {
+            telemetry::pong_received(&self.pool, &self.worker, took);
+            self.worker.changed();
+        }
+    }
+
+    async fn of_attempt(&self, lease: LeaseShown, word: FromWorker) {
+        let Some(route) = self.worker.route(&lease) else { return self.fenced(lease, &word).await };
+        let word = match route.try_send(word) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(word) | mpsc::error::TrySendError::Closed(word)) => word,
+        };
+        // It is this server that is slow: meanwhile the worker's silence says nothing.
+        self.worker.state().pulse.held_up += 1;
+        let ended = matches!(word, FromWorker::Ended { .. });
+        let sent = route.send(word).await;
+        self.worker.state().pulse.unheld(self.core.env.boot());
+        if sent.is_err() && ended {
+            // Nobody awaits what it came to; that it ended, somebody may.
+            self.worker.ended_unheard(lease.token);
+            self.worker.tell(ToWorker::EndedAnswer { lease }).await;
+        }
+    }
+
+    /// The lease is not one that this worker holds: nothing of what was said counts.
+    async fn fenced(&self, lease: LeaseShown, word: &FromWorker) {
+        let answer = match word {
+            FromWorker::Ended { .. } => {
+                tracing::info!(worker = %self.worker.id, run = %lease.run_id, attempt = lease.attempt,
+                    "a result came too late, or from the wrong worker: it does not count");
+                metrics::counter!("everbeat_fenced_writes_total").increment(1);
+                ToWorker::EndedAnswer { lease }
+            }
+            FromWorker::Heartbeat { sequence, .. } => {
+                ToWorker::HeartbeatAnswer { lease, sequence: *sequence, answer: HeartbeatAnswer::Fenced }
+            }
+            _ => ToWorker::HeartbeatAnswer { lease, sequence: 0, answer: HeartbeatAnswer::Fenced },
+        };
+        self.worker.tell(answer).await;
+    }
+}

@@ -1,0 +1,177 @@
+//! The pulse of one worker: pings and pongs, what its process does, and what follows from both.
+
+use super::guardian::{ProcessLook, ProcessState};
+use super::link::Pong;
+use super::settings::PoolSettings;
+use everbeat_model::BootInstant;
+use everbeat_model::worker::{Class, Patience, Seen, Silence, Suspicion};
+use std::time::Duration;
+
+pub(super) struct Pulse {
+    patience: Patience,
+    suspicion: Suspicion,
+    /// When anything was last heard of it.
+    pub(super) heard: BootInstant,
+    transport: Option<BootInstant>,
+    next_ping: BootInstant,
+    sequence: u64,
+    /// When the ping that is not answered yet was sent.
+    outstanding: Option<(u64, BootInstant)>,
+    /// What this server reads from it waits for this server: its silence says nothing.
+    pub(super) held_up: u32,
+    /// Its outputs are read to their ends.
+    pub(super) output_over: bool,
+    /// Its process at the first look since it was heard.
+    first_look: Option<ProcessLook>,
+    seen: Seen,
+    pub(super) last_pong: Option<(BootInstant, Pong)>,
+    pub(super) round_trip: Option<Duration>,
+    pub(super) resident_bytes: u64,
+    pub(super) class: Class,
+    pub(super) pings: u64,
+    pub(super) pongs: u64,
+    pub(super) timeouts: u64,
+}
+
+impl Pulse {
+    pub(super) fn new(settings: &PoolSettings, now: BootInstant) -> Pulse {
+        Pulse {
+            patience: Patience {
+                ping_interval: settings.ping_interval,
+                ping_timeout: settings.ping_timeout,
+                max_missed: settings.max_missed,
+                worker_ttl: settings.worker_ttl,
+            },
+            suspicion: Suspicion::new(settings.ping_interval),
+            heard: now,
+            transport: None,
+            next_ping: now,
+            sequence: 0,
+            outstanding: None,
+            held_up: 0,
+            output_over: false,
+            first_look: None,
+            seen: Seen::default(),
+            last_pong: None,
+            round_trip: None,
+            resident_bytes: 0,
+            class: Class::Starting,
+            pings: 0,
+            pongs: 0,
+            timeouts: 0,
+        }
+    }
+
+    /// A link is there: whatever was asked over an earlier one is not answered any more.
+    pub(super) fn connected(&mut self, now: BootInstant) {
+        (self.outstanding, self.next_ping) = (None, now);
+        self.heard(now);
+    }
+
+    /// Anything valid that it says is a sign of life.
+    pub(super) fn heard(&mut self, now: BootInstant) {
+        self.heard = self.heard.max(now);
+        (self.first_look, self.seen) = (None, Seen::default());
+        if self.class != Class::Stalled {
+            self.class = Class::Alive;
+        }
+    }
+
+    /// What it said has found room.
+    pub(super) fn unheld(&mut self, now: BootInstant) {
+        self.held_up -= 1;
+        self.heard(now);
+    }
+
+    /// Its transport answered, whatever its program does.
+    pub(super) fn transport(&mut self, now: BootInstant) {
+        self.transport = Some(now);
+    }
+
+    /// The ping that is due, if one is: never two at a time.
+    pub(super) fn ping(&mut self, now: BootInstant) -> Option<u64> {
+        if now < self.next_ping || self.outstanding.is_some() {
+            return None;
+        }
+        self.sequence += 1;
+        self.pings += 1;
+        self.outstanding = Some((self.sequence, now));
+        self.next_ping = now + self.patience.ping_interval;
+        Some(self.sequence)
+    }
+
+    /// A person asks: the next ping is due now.
+    pub(super) fn hurry(&mut self, now: BootInstant) {
+        self.next_ping = self.next_ping.min(now);
+    }
+
+    /// The ping could not be sent.
+    pub(super) fn unsent(&mut self) {
+        self.pings = self.pings.saturating_sub(1);
+    }
+
+    /// Answers how long the pong took, if it is the one that is awaited.
+    pub(super) fn pong(&mut self, pong: Pong, now: BootInstant) -> Option<Duration> {
+        let (sequence, sent) = self.outstanding?;
+        if sequence != pong.sequence {
+            return None;
+        }
+        self.outstanding = None;
+        self.pongs += 1;
+        let took = now.since(sent);
+        if let Some((before, _)) = self.last_pong {
+            self.suspicion.heard(now.since(before));
+        }
+        self.round_trip = Some(took);
+        self.last_pong = Some((now, pong));
+        self.resident_bytes = self.resident_bytes.max(pong.resident_bytes);
+        Some(took)
+    }
+
+    /// Its process was looked at.
+    pub(super) fn looked(&mut self, look: ProcessLook) {
+        self.resident_bytes = look.resident_bytes;
+        let first = *self.first_look.get_or_insert(look);
+        self.seen.looks += 1;
+        self.seen.cpu = look.cpu.saturating_sub(first.cpu);
+        self.seen.stopped_now = look.state == ProcessState::Stopped;
+        match look.state {
+            ProcessState::Stopped => self.seen.stopped += 1,
+            ProcessState::Running | ProcessState::Blocked => self.seen.wanting += 1,
+            ProcessState::Sleeping | ProcessState::Dead => {}
+        }
+    }
+
+    /// Whoever did not look has not heard: a stall of the watcher is not the worker's silence.
+    pub(super) fn excuse(&mut self, lag: Duration, now: BootInstant) {
+        let later = |at: BootInstant| (at + lag).min(now);
+        self.heard = later(self.heard);
+        self.transport = self.transport.map(later);
+        self.outstanding = self.outstanding.map(|(sequence, sent)| (sequence, later(sent)));
+        (self.first_look, self.seen) = (None, Seen::default());
+    }
+
+    /// One more full timeout, from now on.
+    pub(super) fn reprieve(&mut self, now: BootInstant) {
+        self.heard = now;
+        self.outstanding = self.outstanding.map(|(sequence, _)| (sequence, now));
+        (self.first_look, self.seen) = (None, Seen::default());
+    }
+
+    pub(super) fn silence(&self, now: BootInstant) -> Silence {
+        let interval = self.patience.ping_interval.max(Duration::from_millis(1));
+        let owed = self.outstanding.map_or(0, |(_, sent)| now.since(sent).as_nanos() / interval.as_nanos());
+        let missed = u32::try_from(owed).unwrap_or(u32::MAX);
+        let transport = self.transport.is_some_and(|at| now.since(at) < self.patience.ping_timeout);
+        let seen = Some(self.seen).filter(|seen| seen.looks > 0);
+        Silence { lasted: now.since(self.heard), missed, transport, seen }
+    }
+
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    pub(super) fn suspicion(&self) -> &Suspicion {
+        &self.suspicion
+    }
+}

@@ -1,0 +1,341 @@
+//! One worker, as this server knows it: its process, its link, what it performs, and its pulse.
+
+use super::guardian::{WorkerExit, WorkerProcess};
+use super::link::{FromWorker, Hello, LeaseShown, ToWorker};
+use super::pulse::Pulse;
+use super::settings::PoolSettings;
+use crate::engine::lock;
+use crate::env::{Env, Task};
+use everbeat_model::worker::Class;
+use everbeat_model::{BootInstant, Reason, RunId, StoreTime, Token, WorkerId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+
+/// So many of its last words on standard error are kept, for whoever asks why it died.
+const LAST_LINES: usize = 20;
+/// How much may wait for a worker that does not read.
+pub(super) const TO_WORKER: usize = 64;
+/// How much an attempt may leave unheard before its worker has to wait.
+const ATTEMPT_BACKLOG: usize = 64;
+
+pub(crate) struct Worker {
+    pub(super) id: WorkerId,
+    /// None for a worker elsewhere, which no guardian owns.
+    pub(super) process: Option<Arc<dyn WorkerProcess>>,
+    pub(super) started: BootInstant,
+    pub(super) started_at: StoreTime,
+    /// What its process was told, which nobody else knows.
+    pub(super) secret: String,
+    /// What proves a worker that comes back.
+    pub(super) key: Token,
+    state: Mutex<State>,
+    changed: Notify,
+    /// Tasks that look after this worker alone.
+    tasks: Mutex<Vec<Task>>,
+}
+
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) hello: Said,
+    /// None while its link is cut.
+    pub(super) line: Option<Line>,
+    pub(super) cut_since: Option<BootInstant>,
+    attempts: BTreeMap<Token, Route>,
+    pub(super) pulse: Pulse,
+    /// Attempts that it has brought to an end.
+    pub(super) finished: u64,
+    /// It is to be replaced: it takes nothing new once another can.
+    pub(super) retiring: Option<Retiring>,
+    pub(super) last_lines: VecDeque<String>,
+    /// Why this server ends it, if it does.
+    pub(super) sentence: Option<Sentenced>,
+    pub(super) exit: Option<WorkerExit>,
+    /// Nothing of it and of what it started is left.
+    pub(super) emptied: bool,
+}
+
+/// How far a worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has not said hello.
+    Starting,
+    Serving,
+    /// It finishes what it has.
+    Draining,
+    Dead,
+}
+
+/// Why a worker is replaced although it is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retiring {
+    Age,
+    Runs,
+    Memory,
+    Asked,
+    TooMany,
+}
+
+impl Retiring {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Retiring::Age => "max_age",
+            Retiring::Runs => "max_runs",
+            Retiring::Memory => "max_memory",
+            Retiring::Asked => "asked",
+            Retiring::TooMany => "scaled_down",
+        }
+    }
+}
+
+/// What its hello said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said {
+    pub(super) sdk: String,
+    pub(super) host: String,
+    pub(super) tasks: BTreeSet<String>,
+    pub(super) queues: BTreeSet<String>,
+    pub(super) slots: usize,
+}
+
+pub(super) struct Line {
+    pub(super) to: mpsc::Sender<ToWorker>,
+    pub(super) epoch: u64,
+}
+
+/// Where what is said of an attempt goes.
+struct Route {
+    run: RunId,
+    attempt: u32,
+    to: mpsc::Sender<FromWorker>,
+    /// The attempt is judged, and its worker is asked to end it.
+    ending: bool,
+    /// It has ended, while nobody listened.
+    over: bool,
+}
+
+/// Why this server ends a worker, and what was seen of it then.
+#[derive(Clone, Debug)]
+pub(super) struct Sentenced {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    pub(super) class: Class,
+    pub(super) stacks: Option<String>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        (id, key, secret): (WorkerId, Token, String),
+        process: Option<Arc<dyn WorkerProcess>>,
+        settings: &PoolSettings,
+        env: &dyn Env,
+        started_at: StoreTime,
+    ) -> Arc<Worker> {
+        let started = env.boot();
+        Arc::new(Worker {
+            id,
+            process,
+            started,
+            started_at,
+            secret,
+            key,
+            state: Mutex::new(State {
+                phase: Phase::Starting,
+                hello: Said::default(),
+                line: None,
+                cut_since: None,
+                attempts: BTreeMap::new(),
+                pulse: Pulse::new(settings, started),
+                finished: 0,
+                retiring: None,
+                last_lines: VecDeque::new(),
+                sentence: None,
+                exit: None,
+                emptied: false,
+            }),
+            changed: Notify::new(),
+            tasks: Mutex::default(),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(super) fn own(&self, task: Task) {
+        lock(&self.tasks).push(task);
+    }
+
+    /// Lets its tasks go, now that it is dead.
+    pub(super) fn disown(&self) -> Vec<Task> {
+        std::mem::take(&mut *lock(&self.tasks))
+    }
+
+    pub(super) fn changed(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves when this holds of the worker.
+    pub(super) async fn until<T>(&self, mut found: impl FnMut(&State) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(found) = found(&self.state()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    pub(super) async fn dead(&self) {
+        self.until(|state| (state.phase == Phase::Dead).then_some(())).await;
+    }
+
+    /// A worker that was let in, for the first time or again. What it showed and nobody awaits is answered as fenced.
+    pub(super) fn connected(&self, hello: &Hello, line: Line, now: BootInstant) {
+        let mut state = self.state();
+        if state.phase == Phase::Starting {
+            state.phase = Phase::Serving;
+            state.hello = Said {
+                sdk: hello.sdk.clone(),
+                host: hello.host.clone(),
+                tasks: hello.tasks.iter().cloned().collect(),
+                queues: hello.queues.iter().cloned().collect(),
+                slots: hello.slots,
+            };
+        }
+        state.pulse.connected(now);
+        state.line = Some(line);
+        state.cut_since = None;
+        drop(state);
+        self.changed();
+    }
+
+    /// Its link is cut, unless it has a newer one.
+    pub(super) fn cut(&self, epoch: u64, now: BootInstant) {
+        let mut state = self.state();
+        if state.line.as_ref().is_some_and(|line| line.epoch == epoch) {
+            state.line = None;
+            state.cut_since = Some(now);
+            drop(state);
+            self.changed();
+        }
+    }
+
+    /// Takes a slot for an attempt, and answers where it is heard. None: it has no room, or is not the one to ask.
+    pub(super) fn engage(&self, lease: &LeaseShown, task: &str) -> Option<mpsc::Receiver<FromWorker>> {
+        let mut state = self.state();
+        if !state.takes(task) {
+            return None;
+        }
+        let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
+        let route = Route { run: lease.run_id, attempt: lease.attempt, to, ending: false, over: false };
+        state.attempts.insert(lease.token, route);
+        Some(heard)
+    }
+
+    /// Hears of an attempt anew, since whoever heard of it before is gone. None: nothing of it goes on.
+    pub(super) fn hear_its_end(&self, token: Token) -> Option<mpsc::Receiver<FromWorker>> {
+        let mut state = self.state();
+        let route = state.attempts.get_mut(&token).filter(|route| !route.over)?;
+        let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
+        (route.to, route.ending) = (to, true);
+        Some(heard)
+    }
+
+    /// An attempt ended while nobody listened.
+    pub(super) fn ended_unheard(&self, token: Token) {
+        if let Some(route) = self.state().attempts.get_mut(&token) {
+            route.over = true;
+        }
+    }
+
+    /// An attempt is over, and its slot is free.
+    pub(super) fn disengage(&self, token: Token) {
+        let mut state = self.state();
+        if state.attempts.remove(&token).is_some() {
+            state.finished += 1;
+            drop(state);
+            self.changed();
+        }
+    }
+
+    /// Says something to the worker; waits while it does not read. False: its link is cut.
+    pub(super) async fn tell(&self, word: ToWorker) -> bool {
+        let to = self.state().line.as_ref().map(|line| line.to.clone());
+        match to {
+            Some(to) => to.send(word).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Says something, if there is room for it just now.
+    pub(super) fn tell_now(&self, word: ToWorker) -> bool {
+        self.state().line.as_ref().is_some_and(|line| line.to.try_send(word).is_ok())
+    }
+
+    /// Where a word about an attempt goes, if this worker performs it.
+    pub(super) fn route(&self, lease: &LeaseShown) -> Option<mpsc::Sender<FromWorker>> {
+        let state = self.state();
+        let route = state.attempts.get(&lease.token)?;
+        (route.run == lease.run_id && route.attempt == lease.attempt).then(|| route.to.clone())
+    }
+
+    pub(super) fn spoke(&self, line: String) {
+        let mut state = self.state();
+        if state.last_lines.len() == LAST_LINES {
+            state.last_lines.pop_front();
+        }
+        state.last_lines.push_back(line);
+    }
+
+    pub(super) fn uptime(&self, now: BootInstant) -> Duration {
+        now.since(self.started)
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(|process| process.pid())
+    }
+}
+
+impl State {
+    /// Whether it could begin an attempt at this task now.
+    pub(super) fn takes(&self, task: &str) -> bool {
+        self.room() > 0 && self.hello.tasks.contains(task)
+    }
+
+    /// How many more attempts it could begin now.
+    pub(super) fn room(&self) -> usize {
+        let serves = self.phase == Phase::Serving
+            && self.line.is_some()
+            && self.sentence.is_none()
+            && !self.attempts.values().any(|route| route.ending);
+        if serves { self.hello.slots.saturating_sub(self.attempts.len()) } else { 0 }
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.attempts.len()
+    }
+
+    pub(super) fn performs(&self) -> Vec<RunId> {
+        self.attempts.values().map(|route| route.run).collect()
+    }
+
+    /// The attempts among these that the server does not await, and those that the worker does not know of.
+    pub(super) fn compare(&self, shown: &[LeaseShown]) -> (Vec<LeaseShown>, Vec<Token>) {
+        let awaited = |lease: &LeaseShown| self.attempts.contains_key(&lease.token);
+        let strange = shown.iter().filter(|lease| !awaited(lease)).copied().collect();
+        let known: BTreeSet<Token> = shown.iter().map(|lease| lease.token).collect();
+        let forgotten = self.attempts.keys().filter(|token| !known.contains(token)).copied().collect();
+        (strange, forgotten)
+    }
+
+    /// The attempt will not be heard of again: whoever performs it learns so by the end of its channel.
+    pub(super) fn forget(&mut self, token: Token) {
+        if let Some(route) = self.attempts.get_mut(&token) {
+            (route.to, _) = mpsc::channel(1);
+        }
+    }
+}

@@ -35,8 +35,7 @@ pub(crate) struct Core {
     /// Whoever performs attempts, each in its place.
     pub(crate) performers: Vec<Arc<dyn Performer>>,
     pub(crate) locks: Option<Arc<dyn Locks>>,
-    pub(crate) shims: Option<Arc<dyn Shims>>,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
     pub(crate) losses: Losses,
@@ -86,8 +85,9 @@ impl Engine {
         let policy = Arc::new(settings.runs.clone());
         let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
+        let jobs = Arc::new(Jobs::new(host.shims));
         let mut performers = host.performers;
-        performers.push(Arc::new(Commands::new(host.shims.clone(), &settings.jobs)));
+        performers.push(Arc::new(Commands::new(jobs.clone(), &settings.jobs)));
         performers.push(Arc::new(InProcess { tasks, slots: settings.slots }));
         let core = Core {
             env,
@@ -95,8 +95,7 @@ impl Engine {
             settings,
             performers,
             locks: host.locks,
-            shims: host.shims,
-            jobs: Jobs::default(),
+            jobs,
             clock,
             waiters: Waiters::default(),
             losses: Losses::default(),

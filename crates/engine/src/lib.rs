@@ -17,8 +17,8 @@ mod runs;
 mod settings;
 
 pub use attempts::{
-    Beat, Beats, Capacity, Conclusion, Ctx, Failure, Handler, Line, Offer, Parting, Performer, Post, Stop, Tasks,
-    Terms, Work, builtin,
+    Beat, Beats, Capacity, Conclusion, Ctx, Failure, Handler, Hindrance, Line, Offer, Parting, Performer, Post, Stop,
+    Tasks, Terms, Work, builtin,
 };
 pub use engine::{Engine, Host};
 pub use env::{Env, Task, within};

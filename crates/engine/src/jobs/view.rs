@@ -84,7 +84,7 @@ impl Engine {
     pub(super) async fn job_views(&self, runs: Vec<RunView>) -> Vec<JobView> {
         let running = |view: &&RunView| view.run.state == RunState::Running && self.is_here(view);
         let ids: Vec<RunId> = runs.iter().filter(running).map(|view| view.run.id).collect();
-        let readings = match &self.core.shims {
+        let readings = match &self.core.jobs.shims {
             Some(shims) if !ids.is_empty() => shims.sentinels(ids.clone()).await,
             _ => Vec::new(),
         };
@@ -111,7 +111,7 @@ impl Engine {
             heartbeat_error: self
                 .write_error(run.id)
                 .or_else(|| reading.and_then(|reading| reading.write_error.or(reading.problem))),
-            workspace_path: self.core.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
+            workspace_path: self.core.jobs.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
             host: run.spec.host.clone(),
             run: view,
         }

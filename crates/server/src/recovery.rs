@@ -91,7 +91,7 @@ impl From<Sentinel> for SentinelJson {
             seq: sentinel.seq,
             valid: sentinel.valid,
             error: sentinel.error,
-            lock: sentinel.lock,
+            lock: sentinel.lock.as_str(),
             exit_record: sentinel.exit_record,
         }
     }

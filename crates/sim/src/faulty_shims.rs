@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::shim::{self, ShimLife, Short};
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
+    Fenced, Finding, Following, JobAttempt, JobEvent, Lock, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
     StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 use everbeat_model::job::Stopped;
@@ -490,9 +490,9 @@ impl Shims for FaultyShims {
             let folder = disk.folders.get(job);
             let sentinel = folder.and_then(|folder| folder.sentinel);
             let lock = match folder {
-                None => "absent",
-                Some(folder) if folder.shim.is_some() => "held",
-                Some(_) => "free",
+                None => Lock::Absent,
+                Some(folder) if folder.shim.is_some() => Lock::Held,
+                Some(_) => Lock::Free,
             };
             SentinelReading {
                 path: format!("/jobs/{job}/.sentinel.json"),

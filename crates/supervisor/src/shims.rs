@@ -2,16 +2,15 @@
 #![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
 
 use crate::job::client::{Error as ClientError, Next, Subscription};
-use crate::job::protocol::{Event, Hello, Refusal, State};
+use crate::job::protocol::{Event, Refusal, State};
 use crate::job::shim::server_kill_point as kill_point;
-use crate::job::{self, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
+use crate::job::{self, Client, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
 use crate::place::Place;
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
+    Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, Lock, LogChunk, LogFrom, Order, Removed,
     SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
-use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId, Shortage, Token};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -246,7 +245,8 @@ impl Shims for HostShims {
         let count = jobs.len();
         let read = self.look(move |host| jobs.iter().map(|job| host.sentinel(*job)).collect::<Vec<_>>()).await;
         read.unwrap_or_else(|error| {
-            let unread = || SentinelReading { problem: Some(error.to_string()), lock: "unknown", ..Default::default() };
+            let unread =
+                || SentinelReading { problem: Some(error.to_string()), lock: Lock::Unknown, ..Default::default() };
             std::iter::repeat_with(unread).take(count).collect()
         })
     }
@@ -334,16 +334,9 @@ impl Host {
             Err(error) => return Finding::Unknown(error.to_string()),
         };
         match job::examine_without_spec(&folder, &identity(attempt), attempt.tenure) {
-            job::Finding::Live(hello) => Finding::Live(beat(&hello)),
-            job::Finding::Hung => Finding::Hung,
-            job::Finding::Fenced => Finding::Fenced,
-            job::Finding::Exited(record) => Finding::Exited(exit(&record)),
             // A folder in which a job may begin has a workspace: this one is the rest of one that was taken away.
-            job::Finding::Starting if !folder.has_workspace() => Finding::Missing,
-            job::Finding::Starting => Finding::NotStarted,
-            job::Finding::Gone => Finding::Gone,
-            job::Finding::Rebooted => Finding::Rebooted,
-            job::Finding::Unknown(why) => Finding::Unknown(why),
+            Finding::NotStarted if !folder.has_workspace() => Finding::Missing,
+            found => found,
         }
     }
 
@@ -353,12 +346,12 @@ impl Host {
         let folder = match self.open(job) {
             Ok(folder) => folder,
             Err(error) => {
-                let lock = if error.kind() == io::ErrorKind::NotFound { "absent" } else { "unknown" };
+                let lock = if error.kind() == io::ErrorKind::NotFound { Lock::Absent } else { Lock::Unknown };
                 return SentinelReading { path, lock, problem: Some(error.to_string()), ..SentinelReading::default() };
             }
         };
         let (lock, exit_record) = job::lock_and_exit(&folder);
-        let mut reading = SentinelReading { path, lock: lock.as_str(), exit_record, ..SentinelReading::default() };
+        let mut reading = SentinelReading { path, lock, exit_record, ..SentinelReading::default() };
         match job::sentinel::read(&folder) {
             Ok(sentinel) => {
                 reading.age = sentinel.age();
@@ -376,10 +369,6 @@ impl Host {
 
     fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk> {
         let folder = self.open(job)?;
-        let stream = match stream {
-            Stream::Stdout => job::logs::Stream::Stdout,
-            Stream::Stderr => job::logs::Stream::Stderr,
-        };
         let chunk = match from {
             LogFrom::Offset(offset) => job::logs::read_from(&folder, stream, offset, limit),
             LogFrom::Tail(lines) => job::logs::tail(&folder, stream, lines),
@@ -394,8 +383,7 @@ impl Host {
                 }
             }),
         };
-        let chunk = chunk.map_err(unclear)?;
-        Ok(LogChunk { offset: chunk.offset, bytes: chunk.bytes, end: chunk.end })
+        chunk.map_err(unclear)
     }
 }
 
@@ -414,7 +402,7 @@ impl Following for Followed {
         }
         loop {
             match self.subscription.get_mut().next(Duration::ZERO) {
-                Ok(Next::Event(Event::Beat(hello) | Event::Progress(hello))) => return JobEvent::Beat(beat(&hello)),
+                Ok(Next::Event(Event::Beat(hello) | Event::Progress(hello))) => return JobEvent::Beat(hello.beat()),
                 // What it left behind is still being cleared.
                 Ok(Next::Event(Event::Exit(_))) => {}
                 Ok(Next::Event(Event::Exited(_)) | Next::Gone) | Err(_) => return JobEvent::Over,
@@ -441,47 +429,16 @@ fn watched<T: OwnsDescriptor>(owner: T) -> io::Result<AsyncFd<T>> {
 }
 
 fn identity(attempt: &JobAttempt) -> Identity {
-    Identity { epoch: u64::from(attempt.attempt), nonce: attempt.token.0.simple().to_string() }
+    Identity { attempt: u64::from(attempt.attempt), token: attempt.token.0.simple().to_string() }
 }
 
 fn of_identity(job_id: &str, identity: &Identity) -> Option<JobAttempt> {
     Some(JobAttempt {
         job: job_id.parse().ok()?,
-        attempt: u32::try_from(identity.epoch).ok()?,
-        token: Token(Uuid::try_parse(&identity.nonce).ok()?),
+        attempt: u32::try_from(identity.attempt).ok()?,
+        token: Token(Uuid::try_parse(&identity.token).ok()?),
         tenure: LAST_WORD,
     })
-}
-
-fn beat(hello: &Hello) -> JobBeat {
-    JobBeat {
-        seq: hello.seq,
-        progress: hello.progress.as_ref().map(Json::of),
-        progress_seq: hello.progress_seq,
-        write_error: hello.last_write_error.clone(),
-        write_failures: hello.write_failures,
-    }
-}
-
-fn exit(record: &ExitRecord) -> Exit {
-    let word =
-        |part: &job::StartPart| serde_json::to_value(part).ok().and_then(|word| Some(word.as_str()?.to_string()));
-    Exit {
-        exit_code: record.exit_code,
-        exit_signal: record.exit_signal,
-        start_error: record.start_error.clone(),
-        start_errno: record.start_errno,
-        start_failed: record.start_failed.as_ref().and_then(word),
-        stopped: record.stopped.map(|why| match why {
-            job::Stopped::Requested | job::Stopped::Cancelled | job::Stopped::Fenced => Stopped::Requested,
-            job::Stopped::Stalled => Stopped::Stalled,
-            job::Stopped::Deadline => Stopped::Deadline,
-            job::Stopped::Isolated => Stopped::Isolated,
-            job::Stopped::ShimTerminated => Stopped::ShimTerminated,
-        }),
-        output_bytes: record.output_bytes,
-        dropped_bytes: record.dropped_bytes,
-    }
 }
 
 fn unclear(problem: Problem) -> io::Error {

@@ -1,6 +1,6 @@
 //! What the administrator of a host's jobs sees and does.
 
-use super::{Found, HeartbeatStatus, JobView, Recovery};
+use super::{Found, HeartbeatStatus, JobView, Lock, Recovery};
 use crate::engine::lock;
 use crate::replica::Life;
 use crate::{Engine, Error, Result};
@@ -52,7 +52,7 @@ pub struct Sentinel {
     pub seq: Option<u64>,
     pub valid: bool,
     pub error: Option<String>,
-    pub lock: &'static str,
+    pub lock: Lock,
     pub exit_record: bool,
 }
 
@@ -218,7 +218,7 @@ impl Engine {
                 (_, HeartbeatStatus::Fresh | HeartbeatStatus::Unknown) => return None,
                 (RunState::Failed, _) => "resume",
                 // Its lock is held: it lives, whatever its sentinel says.
-                (_, _) if reading.lock == "held" => "investigate",
+                (_, _) if reading.lock == Lock::Held => "investigate",
                 (_, HeartbeatStatus::Stale) => "investigate",
                 (_, HeartbeatStatus::Dead) => "none",
             };

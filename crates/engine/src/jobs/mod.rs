@@ -17,8 +17,8 @@ mod watch;
 pub use admin::{Cleaning, FailedJob, Health, Heartbeat, RecoveryMetrics, RecoveryStatus, Resumed, Sentinel, StaleJob};
 pub use ask::SubmitJob;
 pub use shims::{
-    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
+    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, Lock, LogChunk, LogFrom, Order,
+    Removed, SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 pub use view::{HeartbeatStatus, JobView};
 

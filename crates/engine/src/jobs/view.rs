@@ -128,3 +128,22 @@ impl Engine {
         view.run.spec.host.as_ref() == Some(&self.core.settings.host)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn an_age_is_fresh_stale_dead_or_unknown() {
+        let (stale_after, dead_after) = (Duration::from_secs(120), Duration::from_secs(600));
+        let settings = JobSettings { stale_after, dead_after, ..JobSettings::default() };
+        let of = |age| SentinelReading { age, attempt: Some(3), ..SentinelReading::default() };
+        let status = |seconds| settings.status(&of(Some(Duration::from_secs(seconds))), 3);
+        assert_eq!((status(0), status(119)), (HeartbeatStatus::Fresh, HeartbeatStatus::Fresh));
+        assert_eq!((status(120), status(600)), (HeartbeatStatus::Stale, HeartbeatStatus::Stale));
+        assert_eq!(status(601), HeartbeatStatus::Dead);
+        assert_eq!(settings.status(&of(None), 3), HeartbeatStatus::Unknown);
+        assert_eq!(settings.status(&of(Some(Duration::ZERO)), 4), HeartbeatStatus::Unknown, "of another attempt");
+    }
+}

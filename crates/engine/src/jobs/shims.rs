@@ -173,19 +173,19 @@ pub enum Finding {
     Live(Beat),
     /// Its lock is held and nobody answers.
     Hung,
-    /// With its true exit.
+    /// With its true exit. The shim may linger still.
     Exited(Exit),
     /// Nobody has taken its lock: it never started, or its shim died before.
     NotStarted,
     /// There is no folder at all.
     Missing,
-    /// Its lock is free and there is no record.
+    /// Its lock is free and there is no record: `fence` says whether the command was lost or never started.
     Gone,
     /// The machine has booted since, and there is no record.
     Rebooted,
     /// A later owner has it.
     Fenced,
-    /// What is there cannot be understood. Never death.
+    /// What is there cannot be understood, or is of another attempt. Never death.
     Unknown(String),
 }
 

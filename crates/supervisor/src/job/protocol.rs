@@ -95,7 +95,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// What the engine is told of it. Apart from the message: that is spoken with shims of other versions too.
+    /// What the engine is told of this shim. Apart from the message: messages are exchanged with other versions.
     pub(crate) fn beat(&self) -> JobBeat {
         JobBeat {
             seq: self.seq,

@@ -84,7 +84,7 @@ impl Stopped {
         }
     }
 
-    /// What it means for whoever judges the end.
+    /// What a stop means for whoever judges the end.
     fn meaning(self) -> everbeat_model::job::Stopped {
         use everbeat_model::job::Stopped as Meaning;
         match self {
@@ -201,7 +201,7 @@ impl ExitRecord {
         }
     }
 
-    /// What the engine is told of it. Apart from the record: that is a file, which says more, and for longer.
+    /// What the engine is told of this exit. Apart from the record: a record is a file, and other versions read it.
     pub(crate) fn exit(&self) -> Exit {
         let word = |part: &StartPart| serde_json::to_value(part).ok().and_then(|word| Some(word.as_str()?.to_string()));
         Exit {

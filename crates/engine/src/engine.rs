@@ -36,8 +36,7 @@ pub(crate) struct Core {
     /// Whoever performs attempts, each in its place.
     pub(crate) performers: Vec<Arc<dyn Performer>>,
     pub(crate) locks: Option<Arc<dyn Locks>>,
-    pub(crate) shims: Option<Arc<dyn Shims>>,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     pub(crate) clock: Arc<StoreClock>,
     pub(crate) waiters: Waiters,
@@ -91,9 +90,10 @@ impl Engine {
         let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
         let pools = Pools::new(host.guardians, &settings.pools, settings.remote_workers.clone());
+        let jobs = Arc::new(Jobs::new(host.shims));
         let mut performers = host.performers;
         performers.extend(pools.performers());
-        performers.push(Arc::new(Commands::new(host.shims.clone(), &settings.jobs)));
+        performers.push(Arc::new(Commands::new(jobs.clone(), &settings.jobs)));
         performers.push(Arc::new(InProcess { tasks, slots: settings.slots }));
         let core = Core {
             env,
@@ -101,8 +101,7 @@ impl Engine {
             settings,
             performers,
             locks: host.locks,
-            shims: host.shims,
-            jobs: Jobs::default(),
+            jobs,
             pools,
             clock,
             waiters: Waiters::default(),

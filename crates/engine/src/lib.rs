@@ -18,8 +18,8 @@ mod runs;
 mod settings;
 
 pub use attempts::{
-    Beat, Beats, Capacity, Conclusion, Ctx, Failure, Handler, Line, Offer, Parting, Performer, Post, Stop, Tasks,
-    Terms, Work, builtin,
+    Beat, Beats, Capacity, Conclusion, Ctx, Failure, Handler, Hindrance, Line, Offer, Parting, Performer, Post, Stop,
+    Tasks, Terms, Work, builtin,
 };
 pub use engine::{Engine, Host};
 pub use env::{Env, Task, within};
@@ -27,7 +27,7 @@ pub use error::Error;
 pub use executions::{ExecutionView, Got, StartExecution, Wait};
 pub use jobs::{
     Cleaning, FailedJob, Fenced, Finding, Following, Health, Heartbeat, HeartbeatStatus, JobAttempt, JobBeat, JobEvent,
-    JobView, LAST_WORD, LogChunk, LogFrom, Order, RecoveryMetrics, RecoveryStatus, Removed, Resumed, Sentinel,
+    JobView, LAST_WORD, Lock, LogChunk, LogFrom, Order, RecoveryMetrics, RecoveryStatus, Removed, Resumed, Sentinel,
     SentinelReading, Shims, StaleJob, StartError, StopReason, Stream, SubmitJob, Traces, WithoutFolder,
 };
 pub use replica::{Check, CheckName, CheckStatus, LockGuard, Locks, Readiness};

@@ -32,6 +32,7 @@ mod replicas;
 mod routes;
 mod runs;
 mod schema;
+mod sentinels;
 mod serve;
 mod submit;
 mod tasks;

@@ -4,7 +4,7 @@ use crate::Scope::{self, Admin, Metrics, Read, Submit};
 use crate::app::App;
 use crate::auth::looks_only;
 use crate::{events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, queues};
-use crate::{recovery, replicas, runs, submit, tasks, values, verdicts};
+use crate::{recovery, replicas, runs, sentinels, submit, tasks, values, verdicts};
 use axum::Router;
 use axum::extract::{MatchedPath, NestedPath, Request};
 use axum::http::Method;
@@ -82,14 +82,14 @@ impl Routes {
             // An administrator's, even to look at.
             .guarded(Admin, routes!(invariants::check_invariants))
             .guarded(Admin, routes!(recovery::get_status))
-            .guarded(Admin, routes!(recovery::list_sentinels))
-            .guarded(Admin, routes!(recovery::list_heartbeats))
+            .guarded(Admin, routes!(sentinels::list_sentinels))
+            .guarded(Admin, routes!(sentinels::list_heartbeats))
             .guarded(Admin, routes!(recovery::get_recovery_metrics))
             .guarded(Admin, routes!(recovery::list_failed))
-            .guarded(Admin, routes!(recovery::list_stale))
+            .guarded(Admin, routes!(sentinels::list_stale))
             .guarded(Admin, routes!(recovery::resume_jobs))
             .guarded(Admin, routes!(recovery::clean_jobs))
-            .guarded(Admin, routes!(recovery::get_health))
+            .guarded(Admin, routes!(sentinels::get_health))
             .guarded(Admin, routes!(recovery::get_startup_log))
     }
 

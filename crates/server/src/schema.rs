@@ -1,6 +1,6 @@
 //! Names of the model as the API document shows them.
 
-use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Stream};
+use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Lock, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
@@ -44,7 +44,7 @@ words!(FindableName, Findable::ALL.map(Findable::as_str).to_vec());
 words!(WaitFor, vec!["finished"]);
 words!(HeartbeatStatusName, HeartbeatStatus::ALL.map(HeartbeatStatus::as_str).to_vec());
 words!(StreamName, Stream::BOTH.map(Stream::as_str).to_vec());
-words!(LockName, vec!["held", "free", "absent", "unknown"]);
+words!(LockName, Lock::ALL.map(Lock::as_str).to_vec());
 words!(RecommendedAction, vec!["investigate", "resume", "none"]);
 words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);

@@ -1,35 +1,33 @@
 //! The engine's port to the shims of this host. What waits for a disk or a shim waits on threads of its own.
-#![allow(unsafe_code)] // Registering a descriptor with the runtime, once.
 
-use crate::job::client::{Error as ClientError, Next, Subscription};
-use crate::job::protocol::{Event, Hello, Refusal, State};
+use crate::job::client::Error as ClientError;
+use crate::job::protocol::Refusal;
 use crate::job::shim::server_kill_point as kill_point;
-use crate::job::{self, Client, ExitRecord, FolderWatch, FoundState, Identity, JobFolder, Problem, Spec};
+use crate::job::{self, Client, FoundState, Identity, JobFolder, Problem, Spec};
 use crate::place::Place;
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
+    Fenced, Finding, Following, JobAttempt, LAST_WORD, Lock, LogChunk, LogFrom, Order, Removed, SentinelReading, Shims,
+    StartError, StopReason, Stream, Traces, WithoutFolder,
 };
-use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId, Shortage, Token};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 mod archive;
 mod attempts;
+mod follow;
 mod starts;
+mod threads;
+
+use follow::{Followed, watched};
+use threads::Places;
 
 /// The shims below one data folder: `jobs/` with a folder each, `archive/` with workspaces of jobs that were
 /// cleaned, and the log of starts.
@@ -38,23 +36,6 @@ pub struct HostShims {
     host: Arc<Host>,
     runtime: Handle,
     places: Arc<Places>,
-}
-
-/// So many wait at a time: a thousand jobs do not take a thousand threads. Each kind has places of its own, so that what
-/// is slow starves nobody.
-struct Places {
-    /// What ends processes or removes files, and may wait for an earlier attempt's whole grace.
-    deeds: Arc<Semaphore>,
-    /// What is said to a shim: it must be in time.
-    words: Arc<Semaphore>,
-    looks: Arc<Semaphore>,
-}
-
-impl Places {
-    fn new() -> Places {
-        let places = || Arc::new(Semaphore::new(PLACES));
-        Places { deeds: places(), words: places(), looks: places() }
-    }
 }
 
 struct Host {
@@ -67,9 +48,6 @@ struct Host {
     env: BTreeMap<String, String>,
 }
 
-const PLACES: usize = 64;
-/// What is not begun within that may have no thread.
-const THREAD_WITHIN: Duration = Duration::from_secs(1);
 /// A shim answers at once, or it hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Of the server's environment a job gets what says where and who it is; secrets it must be given.
@@ -90,57 +68,6 @@ impl HostShims {
         env.entry("PATH".to_string()).or_insert_with(|| DEFAULT_PATH.to_string());
         let host = Arc::new(Host { data_dir, root, exe, args, env });
         Ok(HostShims { host, runtime: Handle::current(), places: Arc::new(Places::new()) })
-    }
-
-    async fn deed<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
-        self.blocking(&self.places.deeds, work).await
-    }
-
-    async fn word<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
-        self.blocking(&self.places.words, work).await
-    }
-
-    async fn look<T: Send + 'static>(&self, work: impl FnOnce(&Host) -> T + Send + 'static) -> io::Result<T> {
-        self.blocking(&self.places.looks, work).await
-    }
-
-    async fn blocking<T: Send + 'static>(
-        &self,
-        places: &Arc<Semaphore>,
-        work: impl FnOnce(&Host) -> T + Send + 'static,
-    ) -> io::Result<T> {
-        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let host = self.host.clone();
-        let done = self.runtime.spawn_blocking(move || {
-            let _until_done = place;
-            work(&host)
-        });
-        self.finished(done).await
-    }
-
-    /// Waits for what was handed to a thread. Where no thread can be made for it, it is taken back.
-    #[expect(clippy::disallowed_methods, reason = "threads are of this process, on whatever clock the engine runs")]
-    async fn finished<T>(&self, mut done: JoinHandle<T>) -> io::Result<T> {
-        loop {
-            let thread_within = {
-                let _inside = self.runtime.enter();
-                tokio::time::sleep(THREAD_WITHIN)
-            };
-            tokio::select! {
-                biased;
-                ended = &mut done => return ended.map_err(|error| match error.is_cancelled() {
-                    true => rustix::io::Errno::AGAIN.into(),
-                    false => io::Error::other(error),
-                }),
-                () = thread_within => {}
-            }
-            match std::thread::Builder::new().spawn(|| ()) {
-                // Without effect on what has begun.
-                Err(_) => done.abort(),
-                // It may lie there since there was none, and nobody looks for it by himself.
-                Ok(_) => drop(self.runtime.spawn_blocking(|| ())),
-            }
-        }
     }
 }
 
@@ -178,8 +105,7 @@ impl Shims for HostShims {
         let subscribe = move |host: &Host| host.client(&attempt)?.subscribe();
         let subscription = self.look(subscribe).await?.map_err(io::Error::other)?;
         let _inside = self.runtime.enter();
-        let over = subscription.hello.state == State::Exited;
-        Ok(Box::new(Followed { subscription: watched(subscription)?, over }))
+        Ok(Box::new(Followed::new(subscription)?))
     }
 
     async fn changed(&self, job: RunId) {
@@ -246,7 +172,8 @@ impl Shims for HostShims {
         let count = jobs.len();
         let read = self.look(move |host| jobs.iter().map(|job| host.sentinel(*job)).collect::<Vec<_>>()).await;
         read.unwrap_or_else(|error| {
-            let unread = || SentinelReading { problem: Some(error.to_string()), lock: "unknown", ..Default::default() };
+            let unread =
+                || SentinelReading { problem: Some(error.to_string()), lock: Lock::Unknown, ..Default::default() };
             std::iter::repeat_with(unread).take(count).collect()
         })
     }
@@ -334,16 +261,9 @@ impl Host {
             Err(error) => return Finding::Unknown(error.to_string()),
         };
         match job::examine_without_spec(&folder, &identity(attempt), attempt.tenure) {
-            job::Finding::Live(hello) => Finding::Live(beat(&hello)),
-            job::Finding::Hung => Finding::Hung,
-            job::Finding::Fenced => Finding::Fenced,
-            job::Finding::Exited(record) => Finding::Exited(exit(&record)),
             // A folder in which a job may begin has a workspace: this one is the rest of one that was taken away.
-            job::Finding::Starting if !folder.has_workspace() => Finding::Missing,
-            job::Finding::Starting => Finding::NotStarted,
-            job::Finding::Gone => Finding::Gone,
-            job::Finding::Rebooted => Finding::Rebooted,
-            job::Finding::Unknown(why) => Finding::Unknown(why),
+            Finding::NotStarted if !folder.has_workspace() => Finding::Missing,
+            found => found,
         }
     }
 
@@ -353,12 +273,12 @@ impl Host {
         let folder = match self.open(job) {
             Ok(folder) => folder,
             Err(error) => {
-                let lock = if error.kind() == io::ErrorKind::NotFound { "absent" } else { "unknown" };
+                let lock = if error.kind() == io::ErrorKind::NotFound { Lock::Absent } else { Lock::Unknown };
                 return SentinelReading { path, lock, problem: Some(error.to_string()), ..SentinelReading::default() };
             }
         };
         let (lock, exit_record) = job::lock_and_exit(&folder);
-        let mut reading = SentinelReading { path, lock: lock.as_str(), exit_record, ..SentinelReading::default() };
+        let mut reading = SentinelReading { path, lock, exit_record, ..SentinelReading::default() };
         match job::sentinel::read(&folder) {
             Ok(sentinel) => {
                 reading.age = sentinel.age();
@@ -376,10 +296,6 @@ impl Host {
 
     fn output(&self, job: RunId, stream: Stream, from: LogFrom, limit: usize) -> io::Result<LogChunk> {
         let folder = self.open(job)?;
-        let stream = match stream {
-            Stream::Stdout => job::logs::Stream::Stdout,
-            Stream::Stderr => job::logs::Stream::Stderr,
-        };
         let chunk = match from {
             LogFrom::Offset(offset) => job::logs::read_from(&folder, stream, offset, limit),
             LogFrom::Tail(lines) => job::logs::tail(&folder, stream, lines),
@@ -394,94 +310,21 @@ impl Host {
                 }
             }),
         };
-        let chunk = chunk.map_err(unclear)?;
-        Ok(LogChunk { offset: chunk.offset, bytes: chunk.bytes, end: chunk.end })
+        chunk.map_err(unclear)
     }
-}
-
-/// The events of one shim, as they come.
-struct Followed {
-    subscription: AsyncFd<Subscription>,
-    /// It was over when this began.
-    over: bool,
-}
-
-#[async_trait]
-impl Following for Followed {
-    async fn next(&mut self) -> JobEvent {
-        if self.over {
-            return JobEvent::Over;
-        }
-        loop {
-            match self.subscription.get_mut().next(Duration::ZERO) {
-                Ok(Next::Event(Event::Beat(hello) | Event::Progress(hello))) => return JobEvent::Beat(beat(&hello)),
-                // What it left behind is still being cleared.
-                Ok(Next::Event(Event::Exit(_))) => {}
-                Ok(Next::Event(Event::Exited(_)) | Next::Gone) | Err(_) => return JobEvent::Over,
-                Ok(Next::Quiet) => match self.subscription.readable().await {
-                    // Nothing was there to read a moment ago: whatever comes now makes it ready anew.
-                    Ok(mut ready) => ready.clear_ready(),
-                    Err(_) => return JobEvent::Over,
-                },
-            }
-        }
-    }
-}
-
-/// Both own the one descriptor that they show, from beginning to end.
-trait OwnsDescriptor: AsRawFd {}
-impl OwnsDescriptor for Subscription {}
-impl OwnsDescriptor for FolderWatch {}
-
-/// To be called inside the runtime.
-fn watched<T: OwnsDescriptor>(owner: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: the descriptor is open, and stays the same one for as long as its owner, which goes into the
-    // answer, lives.
-    unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) }.map_err(|error| error.into_parts().1)
 }
 
 fn identity(attempt: &JobAttempt) -> Identity {
-    Identity { epoch: u64::from(attempt.attempt), nonce: attempt.token.0.simple().to_string() }
+    Identity { attempt: u64::from(attempt.attempt), token: attempt.token.0.simple().to_string() }
 }
 
 fn of_identity(job_id: &str, identity: &Identity) -> Option<JobAttempt> {
     Some(JobAttempt {
         job: job_id.parse().ok()?,
-        attempt: u32::try_from(identity.epoch).ok()?,
-        token: Token(Uuid::try_parse(&identity.nonce).ok()?),
+        attempt: u32::try_from(identity.attempt).ok()?,
+        token: Token(Uuid::try_parse(&identity.token).ok()?),
         tenure: LAST_WORD,
     })
-}
-
-fn beat(hello: &Hello) -> JobBeat {
-    JobBeat {
-        seq: hello.seq,
-        progress: hello.progress.as_ref().map(Json::of),
-        progress_seq: hello.progress_seq,
-        write_error: hello.last_write_error.clone(),
-        write_failures: hello.write_failures,
-    }
-}
-
-fn exit(record: &ExitRecord) -> Exit {
-    let word =
-        |part: &job::StartPart| serde_json::to_value(part).ok().and_then(|word| Some(word.as_str()?.to_string()));
-    Exit {
-        exit_code: record.exit_code,
-        exit_signal: record.exit_signal,
-        start_error: record.start_error.clone(),
-        start_errno: record.start_errno,
-        start_failed: record.start_failed.as_ref().and_then(word),
-        stopped: record.stopped.map(|why| match why {
-            job::Stopped::Requested | job::Stopped::Cancelled | job::Stopped::Fenced => Stopped::Requested,
-            job::Stopped::Stalled => Stopped::Stalled,
-            job::Stopped::Deadline => Stopped::Deadline,
-            job::Stopped::Isolated => Stopped::Isolated,
-            job::Stopped::ShimTerminated => Stopped::ShimTerminated,
-        }),
-        output_bytes: record.output_bytes,
-        dropped_bytes: record.dropped_bytes,
-    }
 }
 
 fn unclear(problem: Problem) -> io::Error {
@@ -499,34 +342,4 @@ fn millis(span: Duration) -> u64 {
 fn make_folder(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_slow_keeps_nobody_from_looking_or_speaking() {
-        let data_dir = tempfile::tempdir().unwrap();
-        let place = Place::take(data_dir.path(), crate::Misplaced::Refuse).unwrap();
-        let shims = HostShims::open(&place, "/nowhere".into(), Vec::new()).unwrap();
-        let (go, waits) = mpsc::channel::<()>();
-        let waits = Arc::new(std::sync::Mutex::new(waits));
-        let mut slow = tokio::task::JoinSet::new();
-        for _ in 0..2 * PLACES {
-            let (shims, waits) = (shims.clone(), waits.clone());
-            slow.spawn(async move { shims.deed(move |_| waits.lock().unwrap().recv()).await });
-        }
-        while shims.places.deeds.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        // Neither would ever come to an end.
-        shims.look(|_| ()).await.unwrap();
-        shims.word(|_| ()).await.unwrap();
-        drop(go);
-        for done in slow.join_all().await {
-            done.unwrap().unwrap_err();
-        }
-    }
 }

@@ -3,7 +3,8 @@
 use super::load::{Client, now, pause};
 use super::{Percentiles, interrupt, percentiles};
 use crate::exit::Failure;
-use everbeat_supervisor::job::{self, Fenced, Found, FoundState, JobFolder, Spec, sentinel};
+use everbeat_engine::Fenced;
+use everbeat_supervisor::job::{self, Found, FoundState, JobFolder, Spec, sentinel};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
 use super::Complaint;
-use super::keys::{KEYS, Key, Kind};
+use super::key::{Key, Kind};
+use super::keys::KEYS;
 use super::suggest::{meant, unknown};
 use super::values::mask;
 use everbeat_model::Invalid;

@@ -3,6 +3,7 @@
 //! [`keys::KEYS`] is the one list of what can be set: parsing, environment names, suggestions and the
 //! reference page all come from it.
 
+mod key;
 mod keys;
 mod layers;
 mod reference;
@@ -12,7 +13,8 @@ mod suggest;
 mod tests;
 mod values;
 
-pub(crate) use keys::{KEYS, Key};
+pub(crate) use key::Key;
+pub(crate) use keys::KEYS;
 pub(crate) use layers::{Flags, Origin};
 pub(crate) use reference::markdown;
 pub(crate) use strangers::{strange_keys, strangers};

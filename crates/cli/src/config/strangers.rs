@@ -1,4 +1,5 @@
-use super::keys::{KEYS, Key};
+use super::key::Key;
+use super::keys::KEYS;
 use super::layers::{meant_variable, unknown_path};
 use everbeat_model::error::nearest;
 

@@ -1,4 +1,5 @@
-use super::keys::{KEYS, Key};
+use super::key::Key;
+use super::keys::KEYS;
 use super::values::mask;
 use everbeat_model::Invalid;
 use everbeat_model::error::nearest;

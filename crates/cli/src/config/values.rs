@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use super::keys::{Field, QUEUE_FIELDS, TASK_FIELDS, TOKEN_FIELDS};
+use super::key::Field;
+use super::keys::{QUEUE_FIELDS, TASK_FIELDS, TOKEN_FIELDS};
 
 type Result<T> = std::result::Result<T, Invalid>;
 

@@ -23,7 +23,7 @@ pub use builtin::builtin;
 pub use conclusion::Conclusion;
 pub use ctx::{Beat, Ctx, Stop};
 pub use handler::{Failure, Handler, Tasks};
-pub use performer::{Beats, Capacity, Line, Offer, Parting, Performer, Post, Terms};
+pub use performer::{Beats, Capacity, Hindrance, Line, Offer, Parting, Performer, Post, Terms};
 pub use work::Work;
 
 pub(crate) use conclusion::Draft;

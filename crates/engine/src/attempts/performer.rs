@@ -86,7 +86,7 @@ pub trait Performer: Send + Sync {
     }
 
     /// Why this performer begins nothing now, and what a person can do about it.
-    fn hindrance(&self, _post: &Post) -> Option<(String, String)> {
+    fn hindrance(&self, _env: &dyn Env) -> Option<Hindrance> {
         None
     }
 }
@@ -128,6 +128,15 @@ impl Post {
     pub fn freed(&self) {
         self.life.freed([self.place]);
     }
+}
+
+/// Why a performer begins nothing now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hindrance {
+    /// What is in the way, to follow a colon.
+    pub reason: String,
+    /// What a person can do about it.
+    pub remedy: String,
 }
 
 /// How many attempts a performer can perform at once.

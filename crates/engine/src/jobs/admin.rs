@@ -1,6 +1,6 @@
 //! What the administrator of a host's jobs sees and does.
 
-use super::{Found, HeartbeatStatus, JobView, Recovery};
+use super::{Found, HeartbeatStatus, JobView, Lock, Recovery};
 use crate::engine::lock;
 use crate::replica::Life;
 use crate::{Engine, Error, Result};
@@ -52,7 +52,7 @@ pub struct Sentinel {
     pub seq: Option<u64>,
     pub valid: bool,
     pub error: Option<String>,
-    pub lock: &'static str,
+    pub lock: Lock,
     pub exit_record: bool,
 }
 
@@ -160,7 +160,7 @@ impl Engine {
 
     /// Every folder of a job on this host, whatever stands in it.
     pub async fn sentinels(&self) -> Result<Vec<Sentinel>> {
-        let Some(shims) = &self.core.shims else { return Ok(Vec::new()) };
+        let Some(shims) = &self.core.jobs.shims else { return Ok(Vec::new()) };
         let mut jobs = shims.folders().await.map_err(|error| unreadable(&error))?;
         jobs.reverse();
         jobs.truncate(MOST_REPORTED);
@@ -183,7 +183,7 @@ impl Engine {
     pub async fn heartbeats(&self) -> Result<Vec<Heartbeat>> {
         let running = self.all_jobs(RunState::Running).await?;
         let here: Vec<RunId> = running.iter().filter(|job| self.is_here(&job.run)).map(|job| job.run.run.id).collect();
-        let readings = match &self.core.shims {
+        let readings = match &self.core.jobs.shims {
             Some(shims) => shims.sentinels(here.clone()).await,
             None => Vec::new(),
         };
@@ -208,7 +208,7 @@ impl Engine {
         let lost = |job: &JobView| job.exit.exit_code.is_none() && job.exit.exit_signal.is_none();
         jobs.extend(self.all_jobs(RunState::Failed).await?.into_iter().filter(lost));
         jobs.retain(|job| self.is_here(&job.run));
-        let Some(shims) = &self.core.shims else { return Ok(Vec::new()) };
+        let Some(shims) = &self.core.jobs.shims else { return Ok(Vec::new()) };
         let readings = shims.sentinels(jobs.iter().map(|job| job.run.run.id).collect()).await;
         let settings = &self.core.settings.jobs;
         let stale = jobs.into_iter().zip(readings).filter_map(|(job, reading)| {
@@ -218,7 +218,7 @@ impl Engine {
                 (_, HeartbeatStatus::Fresh | HeartbeatStatus::Unknown) => return None,
                 (RunState::Failed, _) => "resume",
                 // Its lock is held: it lives, whatever its sentinel says.
-                (_, _) if reading.lock == "held" => "investigate",
+                (_, _) if reading.lock == Lock::Held => "investigate",
                 (_, HeartbeatStatus::Stale) => "investigate",
                 (_, HeartbeatStatus::Dead) => "none",
             };
@@ -237,7 +237,7 @@ impl Engine {
         let failed = self.all_jobs(RunState::Failed).await?;
         let mut reported = Vec::with_capacity(failed.len());
         for job in failed {
-            let resumable = match &self.core.shims {
+            let resumable = match &self.core.jobs.shims {
                 Some(shims) if self.is_here(&job.run) => shims.traces(job.run.run.id).await.workspace,
                 // Elsewhere, or never begun anywhere: it is tried where its workspace is, or anew.
                 _ => true,
@@ -284,7 +284,7 @@ impl Engine {
 
     pub async fn job_health(&self, id: RunId) -> Result<Health> {
         let job = self.job(id).await?;
-        let (reading, traces) = match &self.core.shims {
+        let (reading, traces) = match &self.core.jobs.shims {
             Some(shims) if self.is_here(&job.run) => {
                 (shims.sentinels(vec![id]).await.pop().unwrap_or_default(), shims.traces(id).await)
             }
@@ -308,7 +308,7 @@ impl Engine {
 
     /// What this host recovered at its latest starts, newest first.
     pub async fn startup_log(&self) -> Result<Vec<Json>> {
-        let Some(shims) = &self.core.shims else { return Ok(Vec::new()) };
+        let Some(shims) = &self.core.jobs.shims else { return Ok(Vec::new()) };
         shims.starts().await.map_err(|error| unreadable(&error))
     }
 

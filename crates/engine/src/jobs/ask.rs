@@ -77,7 +77,7 @@ impl Engine {
 
     /// The server's own folder is not for jobs to work in.
     pub(crate) fn check_cwd(&self, command: &Command) -> Result<()> {
-        let (Some(cwd), Some(shims)) = (&command.cwd, &self.core.shims) else { return Ok(()) };
+        let (Some(cwd), Some(shims)) = (&command.cwd, &self.core.jobs.shims) else { return Ok(()) };
         let own = shims.root();
         let inside = own.parent().is_some_and(|own| resolved(Path::new(cwd)).starts_with(resolved(own)));
         match inside {
@@ -99,7 +99,7 @@ impl Engine {
     pub async fn output_of(&self, run: &RunView, stream: Stream, from: LogFrom, limit: usize) -> Result<LogChunk> {
         let id = run.run.id;
         let Some(host) = &run.run.spec.host else { return Ok(LogChunk::default()) };
-        let Some(shims) = self.core.shims.as_ref().filter(|_| self.is_here(run)) else {
+        let Some(shims) = self.core.jobs.shims.as_ref().filter(|_| self.is_here(run)) else {
             return Err(elsewhere(id, host));
         };
         // What stands there since is no longer what the job wrote.
@@ -128,7 +128,7 @@ impl Engine {
                 hint: format!("cancel it first: everbeat cancel {id}"),
             });
         }
-        let shims = match (&run.spec.host, &self.core.shims) {
+        let shims = match (&run.spec.host, &self.core.jobs.shims) {
             // Given up there, or never begun: what is left of it may be here all the same.
             (None, shims) => shims.as_ref(),
             (Some(_), Some(shims)) if self.is_here(&job.run) => Some(shims),

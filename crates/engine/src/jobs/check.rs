@@ -25,7 +25,7 @@ pub(super) async fn run(post: Post) {
 
 async fn check(post: &Post) {
     let (life, core) = (&post.life, &post.life.core);
-    let Some(shims) = &core.shims else { return };
+    let Some(shims) = &core.jobs.shims else { return };
     let attempts: BTreeMap<RunId, u32> =
         post.works().iter().map(|work| (work.claimed.lease.run_id, work.claimed.lease.attempt)).collect();
     let begun = core.env.boot();

@@ -32,7 +32,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// What retention removes, with the workspaces kept in the archive for as long again.
 async fn retention(life: &Arc<Life>) {
     let core = &life.core;
-    let Some(shims) = core.shims.as_ref().filter(|_| core.jobs.recovered()) else { return };
+    let Some(shims) = core.jobs.shims.as_ref().filter(|_| core.jobs.recovered()) else { return };
     let keep = core.settings.keep_jobs();
     match clean(core, &**shims, keep, false).await {
         Ok(cleaned) => {
@@ -105,7 +105,7 @@ impl Engine {
     /// Removes the folders of this host's jobs that ended longer ago than this. A dry run only counts.
     pub async fn clean_jobs(&self, older_than: Option<Duration>, dry_run: bool) -> Result<Vec<Cleaning>> {
         let core = &self.core;
-        let Some(shims) = &core.shims else { return Ok(Vec::new()) };
+        let Some(shims) = &core.jobs.shims else { return Ok(Vec::new()) };
         if !core.jobs.recovered() {
             return Err(Error::Conflict {
                 problem: "the jobs of this host are still being looked at".to_string(),

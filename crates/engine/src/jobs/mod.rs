@@ -17,8 +17,8 @@ mod watch;
 pub use admin::{Cleaning, FailedJob, Health, Heartbeat, RecoveryMetrics, RecoveryStatus, Resumed, Sentinel, StaleJob};
 pub use ask::SubmitJob;
 pub use shims::{
-    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, LogChunk, LogFrom, Order, Removed,
-    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
+    Beat as JobBeat, Fenced, Finding, Following, JobAttempt, JobEvent, LAST_WORD, Lock, LogChunk, LogFrom, Order,
+    Removed, SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 pub use view::{HeartbeatStatus, JobView};
 
@@ -29,13 +29,15 @@ use everbeat_model::{Outcome, RunId, StoreTime, Token};
 use shims::Beat;
 use shortage::Shortages;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// What this process knows of the jobs of its host, besides what it performs.
+/// The jobs of this host: who owns them, and what this process knows of them besides what it performs.
 #[derive(Default)]
 pub(crate) struct Jobs {
+    /// Without shims this replica performs no commands, and only gives up those of hosts that stay away.
+    shims: Option<Arc<dyn Shims>>,
     /// The jobs that an earlier replica left were looked at: new ones may begin.
     recovered: AtomicBool,
     recovery: Mutex<Recovery>,
@@ -43,7 +45,7 @@ pub(crate) struct Jobs {
     /// Attempts in a row that never began, by run.
     never_started: Mutex<BTreeMap<RunId, u32>>,
     /// What is missing to begin any.
-    pub(crate) shortages: Shortages,
+    shortages: Shortages,
     counts: Counts,
     /// Sentinel ages at the last check: whoever is not fresh.
     silent: Mutex<BTreeMap<RunId, HeartbeatStatus>>,
@@ -90,17 +92,21 @@ enum Found {
 const MOST_NAMED: usize = 1000;
 
 impl Jobs {
-    pub(crate) fn recovered(&self) -> bool {
+    pub(crate) fn new(shims: Option<Arc<dyn Shims>>) -> Jobs {
+        Jobs { shims, ..Jobs::default() }
+    }
+
+    fn recovered(&self) -> bool {
         self.recovered.load(Ordering::SeqCst)
     }
 
     /// A replica begins: what was left behind is looked at before anything else.
-    pub(crate) fn begin(&self) {
+    fn begin(&self) {
         self.recovered.store(false, Ordering::SeqCst);
     }
 
     /// A job was taken over and is about to be looked at.
-    pub(crate) fn taken(&self, token: Token) {
+    fn taken(&self, token: Token) {
         lock(&self.recovery).pending.insert(token);
     }
 

@@ -1,14 +1,13 @@
 //! The performer of commands: each attempt is a watch over a shim, which outlives this replica.
 
 use super::absent::{self, Absent};
-use super::shims::Shims;
 use super::watch::{self, attempt_of};
-use super::{adopt, check, clean, strays};
-use crate::Liveness;
-use crate::attempts::{Capacity, Conclusion, Line, Offer, Performer, Post, Terms, Work};
+use super::{Jobs, adopt, check, clean, strays};
+use crate::attempts::{Capacity, Conclusion, Hindrance, Line, Offer, Performer, Post, Terms, Work};
 use crate::engine::lock;
 use crate::replica::Phase;
 use crate::settings::JobSettings;
+use crate::{Env, Liveness};
 use async_trait::async_trait;
 use everbeat_model::run::{COMMAND, Spec, lane_on};
 use everbeat_model::{Ending, Outcome, Reason};
@@ -25,9 +24,8 @@ const STRAYS_EVERY: u32 = 10;
 const HINT_PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) struct Commands {
-    /// Without them this replica performs no commands, and only gives up those of hosts that stay away.
-    pub(crate) shims: Option<Arc<dyn Shims>>,
-    pub(crate) slots: usize,
+    jobs: Arc<Jobs>,
+    slots: usize,
     seen: Mutex<Seen>,
 }
 
@@ -39,8 +37,8 @@ struct Seen {
 }
 
 impl Commands {
-    pub(crate) fn new(shims: Option<Arc<dyn Shims>>, settings: &JobSettings) -> Commands {
-        Commands { shims, slots: settings.slots, seen: Mutex::default() }
+    pub(crate) fn new(jobs: Arc<Jobs>, settings: &JobSettings) -> Commands {
+        Commands { jobs, slots: settings.slots, seen: Mutex::default() }
     }
 }
 
@@ -51,7 +49,7 @@ impl Performer for Commands {
     }
 
     fn tasks(&self) -> BTreeSet<String> {
-        self.shims.iter().map(|_| COMMAND.to_string()).collect()
+        self.jobs.shims.iter().map(|_| COMMAND.to_string()).collect()
     }
 
     fn performs(&self, spec: &Spec) -> bool {
@@ -68,15 +66,13 @@ impl Performer for Commands {
 
     async fn offer(&self, post: &Post) -> Offer {
         let core = &post.life.core;
-        if self.shims.is_none() {
-            return Offer::default();
-        }
+        let Some(shims) = &self.jobs.shims else { return Offer::default() };
         if post.life.phase() == Phase::Active {
-            core.jobs.shortages.look(&post.life).await;
+            self.jobs.shortages.look(&post.life, &**shims).await;
         }
         // What an earlier replica left comes first.
-        let most = match core.jobs.recovered() {
-            true => core.jobs.shortages.allowance(&post.works()),
+        let most = match self.jobs.recovered() {
+            true => self.jobs.shortages.allowance(&post.works()),
             false => 0,
         };
         // Those that belong nowhere yet, and those that belong here.
@@ -93,7 +89,7 @@ impl Performer for Commands {
     }
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {
-        Some(match &self.shims {
+        Some(match &self.jobs.shims {
             Some(shims) => watch::perform(&post.life, shims, work).await,
             None => {
                 let why = "this replica performs no commands";
@@ -110,7 +106,7 @@ impl Performer for Commands {
             () = work.killed() => false,
         };
         let counts = stored && !work.vital().fenced;
-        if let Some(shims) = self.shims.as_ref().filter(|_| counts) {
+        if let Some(shims) = self.jobs.shims.as_ref().filter(|_| counts) {
             shims.acknowledge(&attempt_of(&work.claimed)).await;
         }
     }
@@ -120,29 +116,29 @@ impl Performer for Commands {
     }
 
     async fn recover(&self, post: &Post) -> Result<(), StoreError> {
-        match &self.shims {
-            Some(shims) if !post.life.core.jobs.recovered() => adopt::recover(post, shims).await,
+        match &self.jobs.shims {
+            Some(shims) if !self.jobs.recovered() => adopt::recover(post, shims).await,
             _ => Ok(()),
         }
     }
 
-    fn joined(&self, post: &Post) {
-        post.life.core.jobs.begin();
+    fn joined(&self, _post: &Post) {
+        self.jobs.begin();
         *lock(&self.seen) = Seen::default();
     }
 
     async fn sweep(&self, post: &Post, whole: bool) -> Result<(), StoreError> {
         let life = &post.life;
-        if self.shims.is_some() && life.phase() == Phase::Active {
+        if self.jobs.shims.is_some() && life.phase() == Phase::Active {
             adopt::adopt(post).await?;
         }
         let mut seen = std::mem::take(&mut *lock(&self.seen));
         let given_up = absent::give_up(life, &mut seen.absent).await;
         seen.sweeps += u32::from(whole);
-        let strays = whole && seen.sweeps.is_multiple_of(STRAYS_EVERY) && life.core.jobs.recovered();
+        let strays = whole && seen.sweeps.is_multiple_of(STRAYS_EVERY) && self.jobs.recovered();
         *lock(&self.seen) = seen;
         given_up?;
-        match &self.shims {
+        match &self.jobs.shims {
             Some(shims) if strays => strays::stop(life, shims).await,
             _ => Ok(()),
         }
@@ -157,10 +153,8 @@ impl Performer for Commands {
         vec![("check jobs", check::run(post.clone()).boxed()), ("clean jobs", clean::run(post.life.clone()).boxed())]
     }
 
-    fn hindrance(&self, post: &Post) -> Option<(String, String)> {
-        let core = &post.life.core;
-        let (lack, left) = core.jobs.shortages.lack(&*core.env)?;
-        let reason = format!("no jobs are begun on this host: {}", lack.describe(left));
-        Some((reason, lack.what.hint().to_string()))
+    fn hindrance(&self, env: &dyn Env) -> Option<Hindrance> {
+        let (lack, left) = self.jobs.shortages.lack(env)?;
+        Some(Hindrance { reason: lack.describe(left), remedy: lack.what.hint().to_string() })
     }
 }

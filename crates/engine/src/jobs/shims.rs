@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use everbeat_model::job::{Command, Exit};
 use everbeat_model::{BootInstant, Json, RunId, Token};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -138,9 +139,11 @@ pub struct JobAttempt {
 /// The tenure of whoever ends an attempt that no lease stands for any more.
 pub const LAST_WORD: u32 = u32::MAX;
 
-/// Why an attempt is asked to stop. Its exit record says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why an attempt is asked to stop. Its exit record says so; shims are told, and keep, these words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StopReason {
+    #[default]
     Cancelled,
     /// It made no progress.
     Stalled,
@@ -170,19 +173,19 @@ pub enum Finding {
     Live(Beat),
     /// Its lock is held and nobody answers.
     Hung,
-    /// With its true exit.
+    /// With its true exit. The shim may linger still.
     Exited(Exit),
     /// Nobody has taken its lock: it never started, or its shim died before.
     NotStarted,
     /// There is no folder at all.
     Missing,
-    /// Its lock is free and there is no record.
+    /// Its lock is free and there is no record: `fence` says whether the command was lost or never started.
     Gone,
     /// The machine has booted since, and there is no record.
     Rebooted,
     /// A later owner has it.
     Fenced,
-    /// What is there cannot be understood. Never death.
+    /// What is there cannot be understood, or is of another attempt. Never death.
     Unknown(String),
 }
 
@@ -249,9 +252,34 @@ pub struct SentinelReading {
     pub write_error: Option<String>,
     /// Why it is not valid.
     pub problem: Option<String>,
-    /// `held`, `free`, `absent` or `unknown`.
-    pub lock: &'static str,
+    pub lock: Lock,
     pub exit_record: bool,
+}
+
+/// The kernel lock of a job, which whoever owns the job holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lock {
+    Held,
+    Free,
+    /// Nobody has ever tried to take it.
+    Absent,
+    /// It cannot be looked at.
+    #[default]
+    Unknown,
+}
+
+impl Lock {
+    pub const ALL: [Lock; 4] = [Lock::Held, Lock::Free, Lock::Absent, Lock::Unknown];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Lock::Held => "held",
+            Lock::Free => "free",
+            Lock::Absent => "absent",
+            Lock::Unknown => "unknown",
+        }
+    }
 }
 
 /// What there is of a job on this host.
@@ -291,6 +319,7 @@ pub enum LogFrom {
     Attempt,
 }
 
+/// Bytes of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogChunk {
     /// Where the bytes begin: later than asked for if older ones were rotated away.
@@ -298,6 +327,13 @@ pub struct LogChunk {
     pub bytes: Vec<u8>,
     /// Where the stream ended when it was looked at.
     pub end: u64,
+}
+
+impl LogChunk {
+    /// Where to go on.
+    pub fn next(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

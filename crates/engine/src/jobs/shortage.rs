@@ -1,6 +1,7 @@
 //! What this host lacks to begin commands. While it lasts no jobs are taken; it is looked at again after pauses that
 //! grow, and when it seems to be over, jobs are begun one, then two, then four at a time.
 
+use super::shims::Shims;
 use crate::attempts::Work;
 use crate::engine::lock;
 use crate::env::{Env, within};
@@ -113,10 +114,12 @@ impl Shortages {
     }
 
     /// Looks whether there is enough again, when it is time to.
-    pub(crate) async fn look(&self, life: &Life) {
+    pub(crate) async fn look(&self, life: &Life, shims: &dyn Shims) {
         let env = &*life.core.env;
         let due = matches!(&*lock(&self.0), Supply::Short { until, .. } if *until <= env.boot());
-        let Some(shims) = life.core.shims.as_ref().filter(|_| due) else { return };
+        if !due {
+            return;
+        }
         let probed = within(env, life.core.settings.call_limit() / 2, shims.probe()).await;
         let missing = match &probed {
             Some(Ok(())) => None,

@@ -84,7 +84,7 @@ impl Engine {
     pub(super) async fn job_views(&self, runs: Vec<RunView>) -> Vec<JobView> {
         let running = |view: &&RunView| view.run.state == RunState::Running && self.is_here(view);
         let ids: Vec<RunId> = runs.iter().filter(running).map(|view| view.run.id).collect();
-        let readings = match &self.core.shims {
+        let readings = match &self.core.jobs.shims {
             Some(shims) if !ids.is_empty() => shims.sentinels(ids.clone()).await,
             _ => Vec::new(),
         };
@@ -111,7 +111,7 @@ impl Engine {
             heartbeat_error: self
                 .write_error(run.id)
                 .or_else(|| reading.and_then(|reading| reading.write_error.or(reading.problem))),
-            workspace_path: self.core.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
+            workspace_path: self.core.jobs.shims.as_ref().filter(|_| here).map(|shims| shims.workspace(run.id)),
             host: run.spec.host.clone(),
             run: view,
         }
@@ -126,5 +126,24 @@ impl Engine {
     /// Whether it has begun on this host.
     pub(super) fn is_here(&self, view: &RunView) -> bool {
         view.run.spec.host.as_ref() == Some(&self.core.settings.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn an_age_is_fresh_stale_dead_or_unknown() {
+        let (stale_after, dead_after) = (Duration::from_secs(120), Duration::from_secs(600));
+        let settings = JobSettings { stale_after, dead_after, ..JobSettings::default() };
+        let of = |age| SentinelReading { age, attempt: Some(3), ..SentinelReading::default() };
+        let status = |seconds| settings.status(&of(Some(Duration::from_secs(seconds))), 3);
+        assert_eq!((status(0), status(119)), (HeartbeatStatus::Fresh, HeartbeatStatus::Fresh));
+        assert_eq!((status(120), status(600)), (HeartbeatStatus::Stale, HeartbeatStatus::Stale));
+        assert_eq!(status(601), HeartbeatStatus::Dead);
+        assert_eq!(settings.status(&of(None), 3), HeartbeatStatus::Unknown);
+        assert_eq!(settings.status(&of(Some(Duration::ZERO)), 4), HeartbeatStatus::Unknown, "of another attempt");
     }
 }

@@ -2,8 +2,10 @@
 //! what to do. To add one: a name in `CheckName`, a function from `Core` to `Check`, a line in `readiness`.
 
 use super::{Life, Phase, Trouble};
+use crate::attempts::Hindrance;
 use crate::engine::Core;
 use crate::{Engine, Error};
+use everbeat_model::run::COMMAND;
 use everbeat_model::time::format_duration;
 use everbeat_store::Error as StoreError;
 use std::sync::Arc;
@@ -196,10 +198,12 @@ fn remedy(error: StoreError) -> String {
 /// Others need not stay away: tasks are performed here, and jobs that are sent here may begin elsewhere.
 fn jobs(core: &Core) -> Check {
     let name = CheckName::Jobs;
-    match core.jobs.shortages.lack(&*core.env) {
-        _ if core.shims.is_none() => Check::ok(name, "this replica performs none"),
-        Some((lack, left)) => {
-            Check::degraded(name, format!("no jobs are begun here: {}", lack.describe(left)), lack.what.hint())
+    let Some(performer) = core.performers.iter().find(|performer| performer.knows(COMMAND)) else {
+        return Check::ok(name, "this replica performs none");
+    };
+    match performer.hindrance(&*core.env) {
+        Some(Hindrance { reason, remedy }) => {
+            Check::degraded(name, format!("no {} are begun here: {reason}", performer.name()), remedy)
         }
         None => Check::ok(name, "they can begin"),
     }

@@ -71,8 +71,9 @@ impl Engine {
         let life = self.core.life()?;
         let crew = life.crew_of(spec)?;
         let performer = &life.crew(crew).performer;
-        if let Some(hindrance) = performer.hindrance(&life.post(crew)) {
-            return Some(hindrance);
+        if let Some(hindrance) = performer.hindrance(&*self.core.env) {
+            let reason = format!("no {} are begun on this host: {}", performer.name(), hindrance.reason);
+            return Some((reason, hindrance.remedy));
         }
         let (settings, table) = (&self.core.settings, life.table());
         let queue = settings.queues.get(&spec.queue);

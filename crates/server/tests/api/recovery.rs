@@ -3,6 +3,7 @@ use crate::jobs::{begun, create, finished, running, start};
 use crate::shims::FakeShims;
 use axum::body::Body;
 use axum::http::StatusCode;
+use everbeat_engine::Lock;
 use everbeat_server::{Config, Scope};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -112,7 +113,7 @@ async fn sentinels_are_shown_as_they_are_also_bad_ones() {
         folder.sentinel.last_heartbeat = Some("yesterday".to_string());
         folder.sentinel.status = None;
         folder.sentinel.seq = None;
-        folder.sentinel.lock = "unknown";
+        folder.sentinel.lock = Lock::Unknown;
     });
     let shown = |id: &str| format!("/data/jobs/{id}/.sentinel.json");
     let expected = json!({"sentinels": [
@@ -161,7 +162,7 @@ async fn what_was_lost_is_stale_and_can_be_resumed_and_its_exit_is_not_invented(
     let (server, shims) = start().await;
     let lost = running(&server).await;
     shims.age(&lost, Duration::from_secs(300));
-    shims.change(&lost, |folder| folder.sentinel.lock = "free");
+    shims.change(&lost, |folder| folder.sentinel.lock = Lock::Free);
     let action = async || ask(&server, "stale").await["staleJobs"][0]["recommendedAction"].clone();
     assert_eq!(action().await, "investigate");
     shims.age(&lost, Duration::from_secs(3600));

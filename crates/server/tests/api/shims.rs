@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use everbeat_engine::{
-    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, LogChunk, LogFrom, Order, Removed, SentinelReading,
-    Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
+    Fenced, Finding, Following, JobAttempt, JobBeat, JobEvent, Lock, LogChunk, LogFrom, Order, Removed,
+    SentinelReading, Shims, StartError, StopReason, Stream, Traces, WithoutFolder,
 };
 use everbeat_model::job::{Exit, Stopped};
 use everbeat_model::{Json, RunId};
@@ -113,7 +113,7 @@ impl Shims for FakeShims {
             status: Some("running".to_string()),
             seq: Some(3),
             attempt: Some(attempt.attempt),
-            lock: "held",
+            lock: Lock::Held,
             ..SentinelReading::default()
         };
         Ok(())
@@ -166,7 +166,9 @@ impl Shims for FakeShims {
         let folders = self.lock();
         let reading = |job: RunId| match folders.get(&job) {
             Some(folder) => SentinelReading { exit_record: folder.exit.is_some(), ..folder.sentinel.clone() },
-            None => SentinelReading { problem: Some("is not there".to_string()), lock: "absent", ..Default::default() },
+            None => {
+                SentinelReading { problem: Some("is not there".to_string()), lock: Lock::Absent, ..Default::default() }
+            }
         };
         jobs.into_iter().map(reading).collect()
     }

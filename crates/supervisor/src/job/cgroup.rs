@@ -1,4 +1,4 @@
-//! A cgroup (v2) per attempt: `everbeat-{jobId}-{epoch}-…/` with the leaves `shim` and `job`.
+//! A cgroup (v2) per attempt: `everbeat-{jobId}-{attempt}-…/` with the leaves `shim` and `job`.
 //!
 //! It lies below the cgroup in which the shim is started, because that is what an unprivileged server may
 //! have been given. Its name is the identity: killing it can reach nobody else.
@@ -113,7 +113,7 @@ impl Cgroup {
 }
 
 fn name(job_id: &str, identity: &Identity) -> String {
-    format!("everbeat-{job_id}-{}-{}", identity.epoch, &identity.tag()[..8])
+    format!("everbeat-{job_id}-{}-{}", identity.attempt, &identity.tag()[..8])
 }
 
 fn is_empty(folder: &Path) -> io::Result<bool> {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_note_that_names_anything_else_is_not_believed() {
-        let identity = Identity { epoch: 3, nonce: "00".repeat(16) };
+        let identity = Identity { attempt: 3, token: "00".repeat(16) };
         for path in ["/", "/sys/fs/cgroup", "/etc/everbeat-j-3-00000000"] {
             assert!(Cgroup::noted(Path::new(path), "j", &identity).is_none(), "{path}");
         }

@@ -2,10 +2,10 @@
 
 use super::clock;
 use super::folder::{JobFolder, SOCKET};
-use super::protocol::{Event, Hello, MOST_LINE_BYTES, Order, Refusal, Reply, Request};
-use super::records::StopReason;
+use super::protocol::{Event, Hello, MOST_LINE_BYTES, Op, Refusal, Reply, Request};
 use super::sentinel::Status;
 use super::spec::Identity;
+use everbeat_engine::StopReason;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
@@ -72,57 +72,57 @@ impl Client {
             get(name).ok_or_else(|| io::Error::other(format!("{name} is not set: this is not inside a job")))
         };
         let socket = PathBuf::from(variable(SOCKET_VARIABLE)?);
-        let epoch = variable(ATTEMPT_VARIABLE)?.parse().map_err(io::Error::other)?;
-        let identity = Identity { epoch, nonce: variable(BEAT_TOKEN_VARIABLE)? };
+        let attempt = variable(ATTEMPT_VARIABLE)?.parse().map_err(io::Error::other)?;
+        let identity = Identity { attempt, token: variable(BEAT_TOKEN_VARIABLE)? };
         let folder = socket.parent().ok_or_else(|| io::Error::other("the socket has no folder"))?;
         Client::connect(&JobFolder::open_path(folder)?, &identity, NO_TENURE, within)
     }
 
     pub fn hello(&mut self) -> Result<Hello, Error> {
-        self.call(Order::Hello)
+        self.call(Op::Hello)
     }
 
     /// Asks to stop: TERM, and after the grace (the spec's, if none is given) KILL of everything.
     pub fn stop(&mut self, why: StopReason, grace: Option<Duration>) -> Result<Hello, Error> {
-        self.call(Order::Stop { grace_ms: grace.map(|grace| grace.as_millis() as u64), why })
+        self.call(Op::Stop { grace_ms: grace.map(|grace| grace.as_millis() as u64), why })
     }
 
     /// Signals the command itself.
     pub fn signal(&mut self, name: &str) -> Result<Hello, Error> {
-        self.call(Order::Signal { name: name.into() })
+        self.call(Op::Signal { name: name.into() })
     }
 
     pub fn beat(&mut self, status: Option<Status>, progress: Option<Value>) -> Result<Hello, Error> {
-        self.call(Order::Beat { status, progress })
+        self.call(Op::Beat { status, progress })
     }
 
     /// Says that a replica the store acknowledges owns the attempt. Nothing else does.
     pub fn vouch(&mut self) -> Result<Hello, Error> {
-        self.call(Order::Vouch)
+        self.call(Op::Vouch)
     }
 
     /// The exit is known and stored: the shim need not linger.
     pub fn ack(&mut self) -> Result<Hello, Error> {
-        self.call(Order::Ack)
+        self.call(Op::Ack)
     }
 
     /// Turns the connection into a stream of events.
     pub fn subscribe(mut self) -> Result<Subscription, Error> {
-        let hello = self.call(Order::Subscribe)?;
+        let hello = self.call(Op::Subscribe)?;
         Ok(Subscription { client: self, hello })
     }
 
-    fn call(&mut self, order: Order) -> Result<Hello, Error> {
-        match self.ask(order)? {
+    fn call(&mut self, op: Op) -> Result<Hello, Error> {
+        match self.ask(op)? {
             Reply::Hello(hello) => Ok(*hello),
             Reply::Refused { error, detail, .. } => Err(Error::Refused(error, detail.unwrap_or_default())),
         }
     }
 
-    pub(crate) fn ask(&mut self, order: Order) -> Result<Reply, Error> {
+    pub(crate) fn ask(&mut self, op: Op) -> Result<Reply, Error> {
         let until = clock::boot_ms() + self.within.as_millis() as u64;
-        let Identity { epoch, nonce } = self.identity.clone();
-        let request = Request { epoch, nonce, tenure: self.tenure, order };
+        let Identity { attempt: epoch, token: nonce } = self.identity.clone();
+        let request = Request { epoch, nonce, tenure: self.tenure, op };
         let mut line = serde_json::to_vec(&request).map_err(|error| Error::Malformed(error.to_string()))?;
         line.push(b'\n');
         self.send(&line, until)?;

@@ -5,31 +5,12 @@ use super::clock;
 use super::folder::{JobFolder, Problem};
 use super::kernel_lock::{self, State};
 use super::past::Past;
-use super::protocol::{Hello, Order, Refusal, Reply};
+use super::protocol::{Hello, Op, Refusal, Reply};
 use super::records::{ExitRecord, FenceRecord, Record, Started};
 use super::sentinel;
 use super::spec::{Identity, Spec};
+use everbeat_engine::Finding;
 use std::time::Duration;
-
-#[derive(Debug)]
-pub enum Finding {
-    /// The lock is held and its holder answers: alive, whatever the sentinel's age.
-    Live(Box<Hello>),
-    /// The lock is held and nobody answers.
-    Hung,
-    /// A later owner has it.
-    Fenced,
-    /// With its true status. The shim may linger still.
-    Exited(Box<ExitRecord>),
-    /// Nobody has taken the lock for this attempt yet.
-    Starting,
-    /// The lock is free and there is no record: [`super::fence`] says whether it is lost or never started.
-    Gone,
-    /// The machine has booted since, and there is no record.
-    Rebooted,
-    /// What stands there cannot be understood, or is of another attempt. Never death.
-    Unknown(String),
-}
 
 /// So long a shim may take to answer. It does nothing that takes longer than a write to the disk.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
@@ -48,7 +29,7 @@ fn look(folder: &JobFolder, identity: &Identity, tenure: u32, hello_within: Dura
     loop {
         // A record that cannot be read does not hide a living shim.
         if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
-            return Ok(Finding::Exited(Box::new(record)));
+            return Ok(Finding::Exited(record.exit()));
         }
         kernel_lock::in_place(folder)?;
         let found = match kernel_lock::state(folder)? {
@@ -74,14 +55,14 @@ fn infer(folder: &JobFolder, identity: &Identity) -> Result<Option<Finding>, Pro
         return Ok(None);
     }
     if let Some(record) = ExitRecord::read(folder, identity)? {
-        return Ok(Some(Finding::Exited(Box::new(record))));
+        return Ok(Some(Finding::Exited(record.exit())));
     }
     let boot = clock::boot_id().map_err(|error| Problem::Unreadable("boot_id".into(), error))?;
     let began = began || Past::read(folder)?.may_have_run(identity);
     Ok(Some(match began {
         _ if spec.boot_id != boot => Finding::Rebooted,
         true => Finding::Gone,
-        false => Finding::Starting,
+        false => Finding::NotStarted,
     }))
 }
 
@@ -112,7 +93,7 @@ fn search(folder: &JobFolder, identity: &Identity, tenure: u32, other: Option<&I
     loop {
         // A record that cannot be read does not hide a living shim.
         if let Ok(Some(record)) = ExitRecord::read(folder, identity) {
-            return Ok(Finding::Exited(Box::new(record)));
+            return Ok(Finding::Exited(record.exit()));
         }
         kernel_lock::in_place(folder)?;
         let held = kernel_lock::state(folder)? == State::Held;
@@ -135,13 +116,13 @@ fn search(folder: &JobFolder, identity: &Identity, tenure: u32, other: Option<&I
             continue;
         }
         if let Some(record) = ExitRecord::read(folder, identity)? {
-            return Ok(Finding::Exited(Box::new(record)));
+            return Ok(Finding::Exited(record.exit()));
         }
         return Ok(match other {
             _ if began => Finding::Gone,
-            Some(other) if other.epoch > identity.epoch => Finding::Fenced,
+            Some(other) if other.attempt > identity.attempt => Finding::Fenced,
             _ if Past::read(folder)?.may_have_run(identity) => Finding::Gone,
-            _ => Finding::Starting,
+            _ => Finding::NotStarted,
         });
     }
 }
@@ -160,9 +141,9 @@ fn ask(folder: &JobFolder, identity: &Identity, tenure: u32, until: u64) -> Opti
     loop {
         let left = until.saturating_sub(clock::boot_ms());
         let answer = Client::connect(folder, identity, tenure, Duration::from_millis(left))
-            .and_then(|mut client| client.ask(Order::Hello));
+            .and_then(|mut client| client.ask(Op::Hello));
         match answer {
-            Ok(Reply::Hello(hello)) => return Some(answered(hello)),
+            Ok(Reply::Hello(hello)) => return Some(answered(&hello)),
             Ok(Reply::Refused { error: Refusal::Fenced, later_tenure, .. }) => {
                 return Some(match later_tenure {
                     Some(_) => Finding::Fenced,
@@ -176,9 +157,9 @@ fn ask(folder: &JobFolder, identity: &Identity, tenure: u32, until: u64) -> Opti
     }
 }
 
-fn answered(mut hello: Box<Hello>) -> Finding {
-    match hello.exit.take() {
-        Some(record) => Finding::Exited(Box::new(record)),
-        None => Finding::Live(hello),
+fn answered(hello: &Hello) -> Finding {
+    match &hello.exit {
+        Some(record) => Finding::Exited(record.exit()),
+        None => Finding::Live(hello.beat()),
     }
 }

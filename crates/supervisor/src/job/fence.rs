@@ -8,20 +8,9 @@ use super::records::{ExitRecord, FenceRecord, Record, Started};
 use super::remains::{self, Remains, until};
 use super::sentinel;
 use super::spec::{Identity, Spec};
+use everbeat_engine::Fenced;
 use rustix::process::Signal;
 use std::io;
-
-#[derive(Debug)]
-pub enum Fenced {
-    /// The command was started (or may have been), and how it ended is not known.
-    Lost,
-    /// The command was never started, and never will be.
-    NeverStarted,
-    /// It ended after all, with its true status.
-    Exited(Box<ExitRecord>),
-    /// Somebody holds the lock: nothing was done.
-    StillHeld,
-}
 
 /// Takes the lock, forbids the attempt for good, kills whatever is left of it, and judges. An error is no
 /// verdict: try again. Doing it twice is harmless.
@@ -36,7 +25,7 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
     }
     let Some(lock) = kernel_lock::take(folder)? else {
         return Ok(match ExitRecord::read(folder, identity) {
-            Ok(Some(record)) => Fenced::Exited(Box::new(record)),
+            Ok(Some(record)) => Fenced::Exited(record.exit()),
             _ => Fenced::StillHeld,
         });
     };
@@ -50,7 +39,7 @@ pub fn fence(folder: &JobFolder, identity: &Identity) -> io::Result<Fenced> {
             if untidy {
                 remains.kill()?;
             }
-            Fenced::Exited(Box::new(record))
+            Fenced::Exited(record.exit())
         }
         None => {
             // Without a record, what lives and bears its marks is the only witness: noted before it is killed.

@@ -295,7 +295,7 @@ fn checked(job_id: &str) -> io::Result<&str> {
     }
 }
 
-/// A name that can be no other file of the folder: the spec holds the nonce, which is not the job's to know.
+/// A name that can be no other file of the folder: the spec holds the token, which is not the job's to know.
 pub(crate) fn is_input(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     name.starts_with("input") && name.len() <= 64 && name.bytes().all(plain)

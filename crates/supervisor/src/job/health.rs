@@ -6,6 +6,7 @@ use super::kernel_lock::{self, State};
 use super::records::ExitRecord;
 use super::root::Root;
 use super::spec::Spec;
+use everbeat_engine::Lock;
 use rustix::fs::{AtFlags, Dir, FileType};
 use serde::Serialize;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,38 +26,20 @@ pub struct Health {
     pub problem: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Lock {
-    Held,
-    Free,
-    /// Nobody has ever tried to take it.
-    Absent,
-    /// It cannot be looked at.
-    Unknown,
-}
-
-impl Lock {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Lock::Held => "held",
-            Lock::Free => "free",
-            Lock::Absent => "absent",
-            Lock::Unknown => "unknown",
-        }
-    }
-}
-
 /// The lock of a job, and whether its last attempt has an exit record: what is cheap to know of many.
 pub fn lock_and_exit(folder: &JobFolder) -> (Lock, bool) {
-    let lock = match kernel_lock::state(folder) {
+    let lock = seen(&kernel_lock::state(folder));
+    let exit = Spec::read(folder).and_then(|spec| ExitRecord::read(folder, &spec.identity()));
+    (lock, matches!(exit, Ok(Some(_))))
+}
+
+fn seen(state: &Result<State, Problem>) -> Lock {
+    match state {
         Ok(State::Held) => Lock::Held,
         Ok(State::Free) => Lock::Free,
         Ok(State::Absent) => Lock::Absent,
         Err(_) => Lock::Unknown,
-    };
-    let exit = Spec::read(folder).and_then(|spec| ExitRecord::read(folder, &spec.identity()));
-    (lock, matches!(exit, Ok(Some(_))))
+    }
 }
 
 pub fn health(root: &Path, job_id: &str) -> Health {
@@ -97,12 +80,7 @@ fn of(folder: &JobFolder) -> Health {
             .flatten()
             .next()
             .map(ToString::to_string),
-        lock: match lock {
-            Ok(State::Held) => Lock::Held,
-            Ok(State::Free) => Lock::Free,
-            Ok(State::Absent) => Lock::Absent,
-            Err(_) => Lock::Unknown,
-        },
+        lock: seen(&lock),
     }
 }
 

@@ -87,7 +87,7 @@ impl Held {
     /// Notes who took it.
     pub(crate) fn sign(&self, identity: &Identity, cgroup: Option<PathBuf>) -> io::Result<()> {
         let lock = Some(Birth::of(&self.file.metadata()?));
-        let note = serde_json::to_vec(&Note { epoch: identity.epoch, nonce: identity.nonce.clone(), cgroup, lock })?;
+        let note = serde_json::to_vec(&Note { epoch: identity.attempt, nonce: identity.token.clone(), cgroup, lock })?;
         self.file.set_len(0)?;
         self.file.write_all_at(&note, 0)
     }
@@ -122,7 +122,7 @@ pub(crate) fn last_note(folder: &JobFolder) -> Option<Note> {
 
 impl Note {
     pub(crate) fn identity(&self) -> Identity {
-        Identity { epoch: self.epoch, nonce: self.nonce.clone() }
+        Identity { attempt: self.epoch, token: self.nonce.clone() }
     }
 }
 

@@ -6,48 +6,25 @@
 //! pass to another file while the reader has it open.)
 
 use super::folder::{JobFolder, Problem};
+use everbeat_engine::{LogChunk, Stream};
 use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
-
-/// Bytes of a stream from `offset` on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// Where the bytes begin: later than asked for if older ones were rotated away.
-    pub offset: u64,
-    pub bytes: Vec<u8>,
-    /// Where the stream ended when it was looked at.
-    pub end: u64,
-}
-
-impl Chunk {
-    /// Where to go on.
-    pub fn next(&self) -> u64 {
-        self.offset + self.bytes.len() as u64
-    }
-}
-
 /// Reads at most `limit` bytes from `offset` on. At the end of the stream there are none.
-pub fn read_from(folder: &JobFolder, stream: Stream, offset: u64, limit: usize) -> Result<Chunk, Problem> {
+pub fn read_from(folder: &JobFolder, stream: Stream, offset: u64, limit: usize) -> Result<LogChunk, Problem> {
     let segments = open(folder, stream)?;
     let end = segments.last().map_or(0, Segment::end);
     let begin = segments.first().map_or(0, |first| first.base);
     let offset = offset.clamp(begin, end);
     let bytes = read(&segments, offset, limit).map_err(|error| Problem::Unreadable(stream.current(), error))?;
-    Ok(Chunk { offset, bytes, end })
+    Ok(LogChunk { offset, bytes, end })
 }
 
 /// The last `lines` lines, of at most [`MOST_TAIL_BYTES`].
-pub fn tail(folder: &JobFolder, stream: Stream, lines: usize) -> Result<Chunk, Problem> {
+pub fn tail(folder: &JobFolder, stream: Stream, lines: usize) -> Result<LogChunk, Problem> {
     let segments = open(folder, stream)?;
     let end = segments.last().map_or(0, Segment::end);
     let begin = segments.first().map_or(0, |first| first.base);
@@ -63,26 +40,28 @@ pub fn tail(folder: &JobFolder, stream: Stream, lines: usize) -> Result<Chunk, P
             newlines.map(|(at, _)| at + 1).nth(lines - 1).unwrap_or(0)
         }
     };
-    Ok(Chunk { offset: offset + start as u64, bytes: bytes[start..].to_vec(), end })
+    Ok(LogChunk { offset: offset + start as u64, bytes: bytes[start..].to_vec(), end })
 }
 
 pub const MOST_TAIL_BYTES: usize = 1 << 20;
 
-impl Stream {
-    pub const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+/// The names of a stream's files.
+pub(crate) trait Files {
+    fn current(self) -> String;
+    fn rotated(self) -> String;
+    fn index(self) -> String;
+}
 
-    pub(crate) fn current(self) -> String {
-        match self {
-            Stream::Stdout => "stdout.log".into(),
-            Stream::Stderr => "stderr.log".into(),
-        }
+impl Files for Stream {
+    fn current(self) -> String {
+        format!("{}.log", self.as_str())
     }
 
-    pub(crate) fn rotated(self) -> String {
+    fn rotated(self) -> String {
         format!("{}.1", self.current())
     }
 
-    pub(crate) fn index(self) -> String {
+    fn index(self) -> String {
         format!(".{}.index", self.current())
     }
 }

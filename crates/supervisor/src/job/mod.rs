@@ -2,7 +2,7 @@
 //!
 //! The kernel lock on `lock` is the truth, the exit record its last word, and the sentinel only a sign of
 //! health. Nothing here is judged or signalled by a PID that may have passed on: identity is the lock, the
-//! cgroup's name, a tag in the environment, and the attempt's epoch and nonce.
+//! cgroup's name, a tag in the environment, and the attempt's number and token.
 
 mod archive;
 mod cgroup;
@@ -35,13 +35,13 @@ pub(crate) use clean::{DOOMED as LEFTOVER, is_leftover};
 pub use client::Client;
 pub(crate) use clock::{boot_ms, pause};
 pub use destroy::destroy;
-pub use examine::{Finding, examine, examine_within, examine_without_spec, holder};
-pub use fence::{Fenced, fence, kill, replaced};
+pub use examine::{examine, examine_within, examine_without_spec, holder};
+pub use fence::{fence, kill, replaced};
 pub use folder::{JobFolder, Problem};
-pub use health::{Health, Lock, health, lock_and_exit};
+pub use health::{Health, health, lock_and_exit};
 pub use past::install;
-pub use records::{CancelRecord, ExitRecord, FenceRecord, StartPart, Started, StopReason, Stopped};
+pub use records::{CancelRecord, ExitRecord, FenceRecord, StartPart, Started, Stopped};
 pub use scan::{Found, FoundState, scan};
 pub use sentinel::{Sentinel, sentinels};
-pub use spec::{Containment, Identity, Spec, new_nonce};
+pub use spec::{Containment, Identity, Spec, new_token};
 pub use watch::FolderWatch;

@@ -1,12 +1,12 @@
 //! What is known of attempts whose place another one has taken. A store that fails over may forget that they ended,
 //! and ask for them again.
 
-use super::fence::Fenced;
 use super::folder::{JobFolder, MOST_RECORD_BYTES, PAST, Problem};
 use super::kernel_lock;
 use super::records::{ExitRecord, FenceRecord, Record, Started};
 use super::sentinel;
 use super::spec::{Identity, Spec};
+use everbeat_engine::Fenced;
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -45,18 +45,18 @@ impl Past {
 
     /// Whether it is over, so that nothing may start it.
     pub(crate) fn forbids(&self, identity: &Identity) -> bool {
-        self.find(identity).is_some() || identity.epoch <= self.dropped_through
+        self.find(identity).is_some() || identity.attempt <= self.dropped_through
     }
 
     pub(crate) fn may_have_run(&self, identity: &Identity) -> bool {
-        self.find(identity).map_or(identity.epoch <= self.dropped_through, |past| past.may_have_run)
+        self.find(identity).map_or(identity.attempt <= self.dropped_through, |past| past.may_have_run)
     }
 
     /// What had become of it; nothing, if it is not over.
     pub(crate) fn verdict(self, identity: &Identity) -> Option<Fenced> {
         let (over, ran) = (self.forbids(identity), self.may_have_run(identity));
         over.then(|| match self.exit(identity) {
-            Some(record) => Fenced::Exited(Box::new(record)),
+            Some(record) => Fenced::Exited(record.exit()),
             None if ran => Fenced::Lost,
             None => Fenced::NeverStarted,
         })
@@ -73,7 +73,7 @@ impl Past {
 
     /// Keeps that an attempt may have run, where its fence has no room: a later one's stands there.
     pub(crate) fn note(folder: &JobFolder, identity: &Identity, may_have_run: bool) -> io::Result<()> {
-        let Identity { epoch, nonce } = identity.clone();
+        let Identity { attempt: epoch, token: nonce } = identity.clone();
         Past::add(folder, [PastAttempt { epoch, nonce, may_have_run, exit: None }])
     }
 
@@ -109,7 +109,7 @@ impl Past {
 
 impl PastAttempt {
     fn identity(&self) -> Identity {
-        Identity { epoch: self.epoch, nonce: self.nonce.clone() }
+        Identity { attempt: self.epoch, token: self.nonce.clone() }
     }
 }
 
@@ -143,7 +143,7 @@ pub fn install(folder: &JobFolder, spec: &Spec) -> io::Result<()> {
         return Err(taken("its folder was taken away just now"));
     }
     match Spec::read(folder) {
-        Ok(other) if other.epoch > mine.epoch || other.identity() == mine => {
+        Ok(other) if other.epoch > mine.attempt || other.identity() == mine => {
             return Err(taken("its place is taken by the same or a later attempt"));
         }
         Ok(_) | Err(Problem::Missing(_)) => {}
@@ -163,10 +163,10 @@ fn taken(why: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::spec::new_nonce;
+    use crate::job::spec::new_token;
 
-    fn attempt(epoch: u64) -> Identity {
-        Identity { epoch, nonce: new_nonce().unwrap() }
+    fn attempt(attempt: u64) -> Identity {
+        Identity { attempt, token: new_token().unwrap() }
     }
 
     #[test]

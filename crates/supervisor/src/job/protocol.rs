@@ -1,25 +1,28 @@
 //! What server and shim say to one another over `sock`: one JSON object a line.
 
-use super::records::{ExitRecord, StopReason};
+use super::records::ExitRecord;
 use super::sentinel::Status;
+use everbeat_engine::{JobBeat, StopReason};
+use everbeat_model::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// The attempt's number.
     pub epoch: u64,
-    /// The attempt's nonce; for a beat, its beat token.
+    /// The attempt's token; for a beat, its beat token.
     pub nonce: String,
     /// Of the owner that asks. A beat with a beat token has none.
     #[serde(default)]
     pub tenure: u32,
     #[serde(flatten)]
-    pub order: Order,
+    pub op: Op,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", rename_all_fields = "camelCase")]
-pub enum Order {
+pub enum Op {
     Hello,
     Stop {
         grace_ms: Option<u64>,
@@ -55,7 +58,7 @@ pub enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Refusal {
-    /// Not this attempt's epoch and nonce, or a later owner has it.
+    /// Not this attempt's number and token, or a later owner has it.
     Fenced,
     /// Not a request.
     Malformed,
@@ -89,6 +92,19 @@ pub struct Hello {
     pub contained_by: ContainedBy,
     /// The end, also when it could not be written to the disk.
     pub exit: Option<ExitRecord>,
+}
+
+impl Hello {
+    /// What the engine is told of this shim. Apart from the message: messages are exchanged with other versions.
+    pub(crate) fn beat(&self) -> JobBeat {
+        JobBeat {
+            seq: self.seq,
+            progress: self.progress.as_ref().map(Json::of),
+            progress_seq: self.progress_seq,
+            write_error: self.last_write_error.clone(),
+            write_failures: self.write_failures,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,14 @@
-//! The durable records of an attempt. Each counts only with the epoch and nonce of the attempt asked for.
+//! The durable records of an attempt. Each counts only for the attempt asked for.
+//!
+//! On the disk and on the socket the number of an attempt is called `epoch` and its token `nonce`: shims of earlier
+//! versions read and write these words.
 
 use super::clock;
 use super::folder::{CANCEL, EXIT, FENCE, JobFolder, MOST_RECORD_BYTES, Problem, STARTED};
 use super::past::Past;
 use super::spec::Identity;
+use everbeat_engine::StopReason;
+use everbeat_model::job::Exit;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -41,6 +46,8 @@ pub struct ExitRecord {
     pub stdout_dropped_bytes: u64,
 }
 
+/// Why a shim stopped its command. Apart from the model's `Stopped`: a record also tells by which way the wish came, in
+/// words that stay on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stopped {
@@ -59,20 +66,10 @@ pub enum Stopped {
     ShimTerminated,
 }
 
-/// Why an owner wishes it to stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StopReason {
-    #[default]
-    Cancelled,
-    Stalled,
-    Fenced,
-}
-
-impl StopReason {
+impl Stopped {
     /// What the record says of a wish that came over the socket.
-    pub(crate) fn told(self) -> Stopped {
-        match self {
+    pub(crate) fn told(why: StopReason) -> Stopped {
+        match why {
             StopReason::Cancelled => Stopped::Requested,
             StopReason::Stalled => Stopped::Stalled,
             StopReason::Fenced => Stopped::Fenced,
@@ -80,14 +77,27 @@ impl StopReason {
     }
 
     /// And of one that was left in the folder.
-    pub(crate) fn left(self) -> Stopped {
-        match self {
+    pub(crate) fn left(why: StopReason) -> Stopped {
+        match why {
             StopReason::Cancelled => Stopped::Cancelled,
-            other => other.told(),
+            other => Stopped::told(other),
+        }
+    }
+
+    /// What a stop means for whoever judges the end.
+    fn meaning(self) -> everbeat_model::job::Stopped {
+        use everbeat_model::job::Stopped as Meaning;
+        match self {
+            Stopped::Requested | Stopped::Cancelled | Stopped::Fenced => Meaning::Requested,
+            Stopped::Stalled => Meaning::Stalled,
+            Stopped::Deadline => Meaning::Deadline,
+            Stopped::Isolated => Meaning::Isolated,
+            Stopped::ShimTerminated => Meaning::ShimTerminated,
         }
     }
 }
 
+/// The part of a spec that kept a command from starting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartPart {
@@ -137,8 +147,8 @@ pub struct CancelRecord {
 
 pub(crate) trait Record: Serialize + DeserializeOwned {
     const NAME: &str;
-    fn epoch(&self) -> u64;
-    fn nonce(&self) -> &str;
+    fn attempt(&self) -> u64;
+    fn token(&self) -> &str;
 
     fn write(&self, folder: &JobFolder) -> io::Result<()> {
         folder.write_durably(Self::NAME, self)
@@ -159,7 +169,7 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     }
 
     fn is_of(&self, identity: &Identity) -> bool {
-        self.epoch() == identity.epoch && self.nonce() == identity.nonce
+        self.attempt() == identity.attempt && self.token() == identity.token
     }
 }
 
@@ -167,10 +177,10 @@ macro_rules! record {
     ($record:ty, $name:expr) => {
         impl Record for $record {
             const NAME: &str = $name;
-            fn epoch(&self) -> u64 {
+            fn attempt(&self) -> u64 {
                 self.epoch
             }
-            fn nonce(&self) -> &str {
+            fn token(&self) -> &str {
                 &self.nonce
             }
         }
@@ -188,6 +198,21 @@ impl ExitRecord {
         match Record::read(folder, identity)? {
             Some(record) => Ok(Some(record)),
             None => Ok(Past::read(folder)?.exit(identity)),
+        }
+    }
+
+    /// What the engine is told of this exit. Apart from the record: a record is a file, and other versions read it.
+    pub(crate) fn exit(&self) -> Exit {
+        let word = |part: &StartPart| serde_json::to_value(part).ok().and_then(|word| Some(word.as_str()?.to_string()));
+        Exit {
+            exit_code: self.exit_code,
+            exit_signal: self.exit_signal,
+            start_error: self.start_error.clone(),
+            start_errno: self.start_errno,
+            start_failed: self.start_failed.as_ref().and_then(word),
+            stopped: self.stopped.map(Stopped::meaning),
+            output_bytes: self.output_bytes,
+            dropped_bytes: self.dropped_bytes,
         }
     }
 }
@@ -213,7 +238,8 @@ impl CancelRecord {
             Some(left) if left.tenure == tenure => left.why,
             _ => why,
         };
-        CancelRecord { epoch: identity.epoch, nonce: identity.nonce.clone(), tenure, why, grace_ms }.write(folder)
+        let (epoch, nonce) = (identity.attempt, identity.token.clone());
+        CancelRecord { epoch, nonce, tenure, why, grace_ms }.write(folder)
     }
 }
 
@@ -228,13 +254,13 @@ impl FenceRecord {
             Some(_) => Past::keep(folder, identity)?,
             None => {}
         }
-        let (epoch, nonce) = (identity.epoch, identity.nonce.clone());
+        let (epoch, nonce) = (identity.attempt, identity.token.clone());
         FenceRecord { epoch, nonce, fenced_at: clock::now_text(), may_have_run }.write(folder)
     }
 
     /// Whether it forbids this attempt. Of two attempts of one number (a store may forget a commit at a
     /// failover) only the one that was named is fenced.
     pub(crate) fn forbids(&self, identity: &Identity) -> bool {
-        self.epoch > identity.epoch || self.is_of(identity)
+        self.epoch > identity.attempt || self.is_of(identity)
     }
 }

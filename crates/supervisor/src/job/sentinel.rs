@@ -41,16 +41,6 @@ pub enum Status {
     Processing,
 }
 
-/// The heartbeat's age in the admin API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AgeClass {
-    Fresh,
-    Stale,
-    Dead,
-    Unknown,
-}
-
 /// Reads the sentinel, whatever stands there: a problem is an answer, and nothing waits or follows.
 pub fn read(folder: &JobFolder) -> Result<Sentinel, Problem> {
     let sentinel: Sentinel = folder.read_json(SENTINEL, MOST_SENTINEL_BYTES)?;
@@ -92,7 +82,7 @@ impl Sentinel {
             started_at: now,
             schema: super::spec::SCHEMA,
             epoch: 1,
-            nonce: super::spec::new_nonce()?,
+            nonce: super::spec::new_token()?,
             seq: 1,
             boot_id: clock::boot_id()?,
             boot_ms: clock::boot_ms(),
@@ -103,7 +93,7 @@ impl Sentinel {
     }
 
     pub(crate) fn is_of(&self, identity: &Identity) -> bool {
-        self.epoch == identity.epoch && self.nonce == identity.nonce
+        self.epoch == identity.attempt && self.nonce == identity.token
     }
 
     /// How long ago it was written: on boot time in the same boot, by the wall clock across boots. A beat
@@ -118,16 +108,6 @@ impl Sentinel {
     }
 }
 
-/// `fresh` below `stale_after`, `dead` above `dead_after`, `stale` between; no age is `unknown`.
-pub fn age_class(age: Option<Duration>, stale_after: Duration, dead_after: Duration) -> AgeClass {
-    match age {
-        None => AgeClass::Unknown,
-        Some(age) if age < stale_after => AgeClass::Fresh,
-        Some(age) if age <= dead_after => AgeClass::Stale,
-        Some(_) => AgeClass::Dead,
-    }
-}
-
 /// Not synced: after a crash of the machine the job is lost anyway.
 pub fn write(folder: &JobFolder, sentinel: &Sentinel) -> std::io::Result<()> {
     folder.write_quickly(SENTINEL, sentinel)
@@ -136,16 +116,6 @@ pub fn write(folder: &JobFolder, sentinel: &Sentinel) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_age_is_fresh_stale_dead_or_unknown() {
-        let class =
-            |seconds| age_class(Some(Duration::from_secs(seconds)), Duration::from_secs(120), Duration::from_secs(600));
-        assert_eq!((class(0), class(119)), (AgeClass::Fresh, AgeClass::Fresh));
-        assert_eq!((class(120), class(600)), (AgeClass::Stale, AgeClass::Stale));
-        assert_eq!(class(601), AgeClass::Dead);
-        assert_eq!(age_class(None, Duration::ZERO, Duration::ZERO), AgeClass::Unknown);
-    }
 
     #[test]
     fn a_sentinel_is_cheap_to_write() {

@@ -15,9 +15,9 @@ pub struct Spec {
     pub job_id: String,
     /// The attempt's number.
     pub epoch: u64,
-    /// 128 random bits in hexadecimal: see [`new_nonce`].
+    /// The attempt's token, 128 random bits in hexadecimal: see [`new_token`].
     pub nonce: String,
-    /// Its owner's. It rises with every replica that takes the attempt over; the nonce stays.
+    /// Its owner's. It rises with every replica that takes the attempt over; the token stays.
     #[serde(default)]
     pub tenure: u32,
     /// The boot in which this attempt may start.
@@ -64,11 +64,12 @@ pub enum Containment {
     Tree,
 }
 
-/// One attempt of one job. Records and shims count only with this attempt's.
+/// One attempt of one job, as its folder names it. Records and shims count only with this attempt's. Apart from the
+/// engine's `JobAttempt`: what stands on a disk may be no number or token that the engine could have given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    pub epoch: u64,
-    pub nonce: String,
+    pub attempt: u64,
+    pub token: String,
 }
 
 pub(crate) const SCHEMA: u32 = 1;
@@ -77,12 +78,12 @@ const LEAST_LOG_BYTES: u64 = 4096;
 
 impl Spec {
     /// A spec with the defaults of `[jobs]`, for this boot.
-    pub fn new(job_id: &str, epoch: u64, command: Vec<String>) -> io::Result<Spec> {
+    pub fn new(job_id: &str, attempt: u64, command: Vec<String>) -> io::Result<Spec> {
         Ok(Spec {
             schema: SCHEMA,
             job_id: job_id.to_owned(),
-            epoch,
-            nonce: new_nonce()?,
+            epoch: attempt,
+            nonce: new_token()?,
             tenure: 0,
             boot_id: clock::boot_id()?,
             start_before_ms: None,
@@ -125,7 +126,7 @@ impl Spec {
     }
 
     pub fn identity(&self) -> Identity {
-        Identity { epoch: self.epoch, nonce: self.nonce.clone() }
+        Identity { attempt: self.epoch, token: self.nonce.clone() }
     }
 
     /// Whether it is too late to start it.
@@ -175,15 +176,15 @@ impl Identity {
         self.derive("shim")
     }
 
-    /// One-way: who sees a tag does not know the nonce.
+    /// One-way: who sees a tag does not know the token.
     fn derive(&self, purpose: &str) -> String {
-        let digest = Sha256::digest(format!("everbeat {purpose} {} {}", self.epoch, self.nonce));
+        let digest = Sha256::digest(format!("everbeat {purpose} {} {}", self.attempt, self.token));
         hex(&digest[..16])
     }
 }
 
 /// 128 random bits in hexadecimal.
-pub fn new_nonce() -> io::Result<String> {
+pub fn new_token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
         16 => Ok(hex(&bytes)),
@@ -226,8 +227,8 @@ mod tests {
 
     #[test]
     fn the_three_secrets_of_an_attempt_differ_and_change_with_it() {
-        let one = Identity { epoch: 1, nonce: new_nonce().unwrap() };
-        let two = Identity { epoch: 2, ..one.clone() };
+        let one = Identity { attempt: 1, token: new_token().unwrap() };
+        let two = Identity { attempt: 2, ..one.clone() };
         let all = [one.tag(), one.shim_tag(), one.beat_token(), two.tag(), two.shim_tag(), two.beat_token()];
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());

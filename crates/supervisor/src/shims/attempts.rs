@@ -1,10 +1,12 @@
 //! Starting attempts and ending them.
 
-use super::{Host, exit, identity, kill_point, millis, of_identity, unclear};
+use super::{Host, identity, kill_point, millis, of_identity, unclear};
 use crate::job::client::Error as ClientError;
 use crate::job::protocol::Refusal;
 use crate::job::{self, CancelRecord, Identity, JobFolder, Problem, Spec};
-use everbeat_engine::{Fenced, JobAttempt, LAST_WORD, Order, StartError, StopReason, WithoutFolder};
+use everbeat_engine::{
+    Fenced, Finding, JobAttempt, LAST_WORD, Lock, Order, StartError, StopReason, Stream, WithoutFolder,
+};
 use everbeat_model::Shortage;
 use std::io;
 use std::path::PathBuf;
@@ -51,7 +53,7 @@ impl Host {
         let folder = JobFolder::create(&self.root, &attempt.job.to_string())?;
         self.end_earlier(&folder, attempt)?;
         let mut spec = self.spec(attempt, order)?;
-        spec.stdout_from = job::logs::read_from(&folder, job::logs::Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
+        spec.stdout_from = job::logs::read_from(&folder, Stream::Stdout, u64::MAX, 0).map_err(unclear)?.end;
         if let Some(input) = &order.input {
             spec.stdin = Some(folder.write_input(input.as_bytes())?);
         }
@@ -73,12 +75,12 @@ impl Host {
     }
 
     fn spec(&self, attempt: &JobAttempt, order: &Order) -> io::Result<Spec> {
-        let Identity { epoch, nonce } = identity(attempt);
+        let Identity { attempt: number, token } = identity(attempt);
         let command = &order.command;
         let mut env = self.env.clone();
         env.extend(command.env.clone());
         Ok(Spec {
-            nonce,
+            nonce: token,
             tenure: attempt.tenure,
             start_before_ms: Some(millis(order.start_before.0)),
             env,
@@ -91,7 +93,7 @@ impl Host {
             isolated_after_ms: order.isolated_after.map(millis),
             log_limit_bytes: order.log_limit,
             linger_ms: millis(LINGER),
-            ..Spec::new(&attempt.job.to_string(), epoch, command.command.clone())?
+            ..Spec::new(&attempt.job.to_string(), number, command.command.clone())?
         })
     }
 
@@ -100,7 +102,7 @@ impl Host {
     fn end_earlier(&self, folder: &JobFolder, attempt: &JobAttempt) -> io::Result<()> {
         let mine = identity(attempt);
         let Some((earlier, grace)) = in_the_way(folder).map_err(unclear)? else { return Ok(()) };
-        if earlier == mine || earlier.epoch > mine.epoch {
+        if earlier == mine || earlier.attempt > mine.attempt {
             return Err(io::Error::other("its place is taken by the same or a later attempt"));
         }
         let Some(left) = of_identity(folder.job_id(), &earlier) else {
@@ -116,10 +118,10 @@ impl Host {
         let until = job::boot_ms().saturating_add(millis(grace + LEAVE_WITHIN));
         while job::boot_ms() < until {
             match job::examine(folder, &identity, LAST_WORD) {
-                job::Finding::Live(_) => drop(self.stop(left, StopReason::Fenced, grace)),
-                job::Finding::Exited(_) => {
+                Finding::Live(_) => drop(self.stop(left, StopReason::Fenced, grace)),
+                Finding::Exited(_) => {
                     drop(self.client(left).and_then(|mut client| client.ack()));
-                    if job::lock_and_exit(folder).0 != job::Lock::Held {
+                    if job::lock_and_exit(folder).0 != Lock::Held {
                         break;
                     }
                 }
@@ -127,21 +129,16 @@ impl Host {
             }
             job::pause(millis(END_LOOK));
         }
-        if job::lock_and_exit(folder).0 == job::Lock::Held {
+        if job::lock_and_exit(folder).0 == Lock::Held {
             job::kill(folder, &identity)?;
         }
         match job::fence(folder, &identity)? {
-            job::Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
+            Fenced::StillHeld => Err(io::Error::other("an earlier attempt still holds the lock")),
             _ => Ok(()),
         }
     }
 
     pub(super) fn stop(&self, attempt: &JobAttempt, why: StopReason, grace: Duration) -> io::Result<()> {
-        let why = match why {
-            StopReason::Cancelled => job::StopReason::Cancelled,
-            StopReason::Stalled => job::StopReason::Stalled,
-            StopReason::Fenced => job::StopReason::Fenced,
-        };
         match self.client(attempt).and_then(|mut client| client.stop(why, Some(grace))) {
             // Over already: its end says so.
             Ok(_) | Err(ClientError::Refused(Refusal::Untimely, _)) => Ok(()),
@@ -164,18 +161,15 @@ impl Host {
         if job::replaced(&folder, &mine)?.is_none()
             && let Ok(Some((other, grace))) = in_the_way(&folder)
             && other != mine
-            && other.epoch <= mine.epoch
+            && other.attempt <= mine.attempt
             && let Some(left) = of_identity(folder.job_id(), &other)
         {
             self.end(&folder, &left, grace)?;
         }
         Ok(match job::fence(&folder, &mine)? {
-            job::Fenced::Lost => Fenced::Lost,
             // Somebody takes it away just now, and with it what would say otherwise.
-            job::Fenced::NeverStarted if !(folder.has_workspace() && folder.is_in_place()) => Fenced::Missing,
-            job::Fenced::NeverStarted => Fenced::NeverStarted,
-            job::Fenced::Exited(record) => Fenced::Exited(exit(&record)),
-            job::Fenced::StillHeld => Fenced::StillHeld,
+            Fenced::NeverStarted if !(folder.has_workspace() && folder.is_in_place()) => Fenced::Missing,
+            verdict => verdict,
         })
     }
 
@@ -186,7 +180,7 @@ impl Host {
         // Nobody may ask an earlier attempt in words that cannot be read.
         if let Ok(Some(other)) = job::holder(&folder)
             && other != mine
-            && other.epoch <= mine.epoch
+            && other.attempt <= mine.attempt
         {
             job::destroy(&folder, &other)?;
         }

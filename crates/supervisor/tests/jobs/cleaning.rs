@@ -1,5 +1,5 @@
 use crate::harness::*;
-use everbeat_supervisor::job::{Fenced, JobFolder, Spec, archive, clean, clean_leftovers};
+use everbeat_supervisor::job::{JobFolder, Spec, archive, clean, clean_leftovers};
 use std::os::unix::fs::symlink;
 
 #[test]
@@ -50,7 +50,7 @@ fn a_lost_job_is_cleaned_after_it_was_fenced_however_deep_it_dug() {
     at.push("d");
     std::fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     assert!(matches!(everbeat_supervisor::job::fence(&folder, &spec.identity()).unwrap(), Fenced::NeverStarted));
-    let other = Spec { epoch: 2, nonce: everbeat_supervisor::job::new_nonce().unwrap(), ..spec.clone() };
+    let other = Spec { epoch: 2, nonce: everbeat_supervisor::job::new_token().unwrap(), ..spec.clone() };
     other.write(&folder).unwrap();
     assert!(clean(&folder, false).is_err(), "a newer attempt is not fenced");
     spec.write(&folder).unwrap();

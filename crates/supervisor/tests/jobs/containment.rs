@@ -1,6 +1,6 @@
 use crate::harness::*;
+use everbeat_supervisor::job::Containment;
 use everbeat_supervisor::job::protocol::ContainedBy;
-use everbeat_supervisor::job::{Containment, Fenced, Finding};
 use rustix::process::Signal;
 
 /// A child, one in a session of its own, and a daemon that forked twice.

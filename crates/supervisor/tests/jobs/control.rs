@@ -2,7 +2,7 @@ use crate::harness::*;
 use everbeat_supervisor::job::client::{Error, Next};
 use everbeat_supervisor::job::protocol::{Event, Refusal, State};
 use everbeat_supervisor::job::sentinel::{self, Status};
-use everbeat_supervisor::job::{CancelRecord, Client, Fenced, Finding, Identity, JobFolder, Stopped};
+use everbeat_supervisor::job::{CancelRecord, Client, Identity, JobFolder, Stopped};
 use rustix::process::Signal;
 use serde_json::json;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ fn a_cancel_left_in_the_folder_is_obeyed_before_and_after_the_start() {
 
     let job = Job::new(&["sleep", "1000"]).start();
     job.hello();
-    let other = Identity { epoch: 9, ..job.identity() };
+    let other = Identity { attempt: 9, ..job.identity() };
     CancelRecord::leave(&job.folder, &other, 0, StopReason::Cancelled, 0).unwrap();
     let seq = job.hello().seq;
     eventually("two more beats", || (job.hello().seq >= seq + 2).then_some(()));
@@ -55,10 +55,10 @@ fn only_the_attempt_that_is_meant_obeys() {
     let job = Job::new(&["sleep", "1000"]).start();
     job.hello();
     let wrong = [
-        Identity { epoch: 2, ..job.identity() },
-        Identity { nonce: "0".repeat(32), ..job.identity() },
+        Identity { attempt: 2, ..job.identity() },
+        Identity { token: "0".repeat(32), ..job.identity() },
         // The job's own secret can only beat.
-        Identity { nonce: job.identity().beat_token(), ..job.identity() },
+        Identity { token: job.identity().beat_token(), ..job.identity() },
     ];
     for identity in wrong {
         let mut client = Client::connect(&job.folder, &identity, 0, LONG).unwrap();
@@ -70,7 +70,7 @@ fn only_the_attempt_that_is_meant_obeys() {
             Err(Error::Refused(Refusal::Fenced, _))
         ));
     }
-    let finding = everbeat_supervisor::job::examine(&job.folder, &Identity { epoch: 2, ..job.identity() }, 0);
+    let finding = everbeat_supervisor::job::examine(&job.folder, &Identity { attempt: 2, ..job.identity() }, 0);
     assert!(matches!(finding, Finding::Unknown(_)), "{finding:?}");
     assert_eq!(job.hello().state, State::Running);
 }
@@ -83,7 +83,7 @@ fn progress_comes_by_descriptor_and_by_beat() {
     )
     .start();
     eventually("progress", || (job.hello().progress == Some(json!({"done": 3, "total": 9}))).then_some(()));
-    let token = Identity { nonce: job.identity().beat_token(), ..job.identity() };
+    let token = Identity { token: job.identity().beat_token(), ..job.identity() };
     let mut beater = Client::connect(&job.folder, &token, 0, LONG).unwrap();
     let hello = beater.beat(Some(Status::Waiting), Some(json!({"note": "for a person"}))).unwrap();
     assert_eq!((hello.status, hello.progress), (Status::Waiting, Some(json!({"note": "for a person"}))));

@@ -1,7 +1,7 @@
 //! A copy of a job's folder, as a backup or `cp -r` makes it while the job runs.
 
 use crate::harness::*;
-use everbeat_supervisor::job::{Fenced, Finding, JobFolder, destroy, examine, examine_without_spec, fence, kill};
+use everbeat_supervisor::job::{JobFolder, destroy, examine, examine_without_spec, fence, kill};
 use std::process::Command;
 
 fn copied(job: &Job) -> (tempfile::TempDir, JobFolder) {

@@ -1,5 +1,5 @@
 use crate::harness::*;
-use everbeat_supervisor::job::{Containment, Fenced, Finding};
+use everbeat_supervisor::job::Containment;
 
 /// Leaves somebody behind, who must not outlive the verdict.
 const COMMAND: &str = "echo run >> runs; setsid sleep 1000 & exit 7";
@@ -24,7 +24,7 @@ fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice()
             job.await_no_shim();
             let finding = eventually("a free lock", || Some(job.examine()).filter(|f| !matches!(f, Finding::Hung)));
             match (finding, expected) {
-                (Finding::Starting, _) => assert_eq!(place, "before-lock"),
+                (Finding::NotStarted, _) => assert_eq!(place, "before-lock"),
                 (Finding::Gone, "never started" | "lost") => {}
                 (Finding::Exited(_), "exited") => {}
                 (other, _) => panic!("{place}: {other:?}"),
@@ -40,6 +40,7 @@ fn a_shim_killed_anywhere_ends_in_one_verdict_and_the_command_never_runs_twice()
                     "exited"
                 }
                 Fenced::StillHeld => "still held",
+                Fenced::Missing => "missing",
             };
             assert_eq!(verdict(job.judge()), expected, "{place}");
             // A late shim of the same attempt starts nothing, and changes no verdict.
@@ -74,7 +75,7 @@ fn a_shim_killed_at_any_moment_ends_in_one_verdict_too() {
                 assert_eq!(record.exit_code, Some(7));
                 "exited"
             }
-            Fenced::StillHeld => unreachable!(),
+            Fenced::StillHeld | Fenced::Missing => unreachable!(),
         };
         let runs = std::fs::read_to_string(job.workspace("runs")).unwrap_or_default();
         assert!(runs.lines().count() <= 1 && (verdict != "never started" || runs.is_empty()), "{verdict}: {runs}");
@@ -92,9 +93,9 @@ fn the_next_attempt_starts_where_the_last_was_fenced() {
     job.await_no_shim();
     assert!(matches!(job.judge(), Fenced::Lost));
     job.spec.epoch = 2;
-    job.spec.nonce = everbeat_supervisor::job::new_nonce().unwrap();
+    job.spec.nonce = everbeat_supervisor::job::new_token().unwrap();
     job.spec.write(&job.folder).unwrap();
-    assert!(matches!(job.examine(), Finding::Starting), "the last attempt's lock is not this one's");
+    assert!(matches!(job.examine(), Finding::NotStarted), "the last attempt's lock is not this one's");
     let job = job.start();
     assert_eq!(job.exited().epoch, 2);
     assert_eq!(job.await_file("runs"), "2\n");
@@ -103,7 +104,7 @@ fn the_next_attempt_starts_where_the_last_was_fenced() {
 #[test]
 fn a_fenced_attempt_does_not_start() {
     let job = Job::shell("echo run >> runs");
-    assert!(matches!(job.examine(), Finding::Starting));
+    assert!(matches!(job.examine(), Finding::NotStarted));
     assert!(matches!(job.judge(), Fenced::NeverStarted));
     let job = job.start();
     job.await_no_shim();
@@ -131,5 +132,5 @@ fn what_cannot_be_read_is_unknown_and_never_death() {
     std::fs::rename(job.folder.path().join("spec.json"), job.folder.path().join("kept")).unwrap();
     assert!(matches!(job.examine(), Finding::Unknown(_)));
     std::fs::rename(job.folder.path().join("kept"), job.folder.path().join("spec.json")).unwrap();
-    assert!(matches!(job.examine(), Finding::Starting));
+    assert!(matches!(job.examine(), Finding::NotStarted));
 }

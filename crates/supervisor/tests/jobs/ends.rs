@@ -1,5 +1,5 @@
 use crate::harness::*;
-use everbeat_supervisor::job::{Finding, Stopped};
+use everbeat_supervisor::job::Stopped;
 use std::os::fd::AsRawFd;
 
 #[test]

@@ -1,9 +1,8 @@
 //! One job in a folder of its own, gone without a trace when the test ends.
 
-pub(crate) use everbeat_engine::StartError;
-pub(crate) use everbeat_supervisor::job::StopReason;
+pub(crate) use everbeat_engine::{Fenced, Finding, StartError, StopReason};
 use everbeat_supervisor::job::{
-    Client, ExitRecord, Fenced, Finding, Identity, JobFolder, Spec, examine, fence, kill, protocol::Hello, shim,
+    Client, ExitRecord, Identity, JobFolder, Spec, examine, fence, kill, protocol::Hello, shim,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::ErrorKind;
@@ -116,9 +115,13 @@ impl Job {
 
     pub(crate) fn exited(&self) -> ExitRecord {
         eventually("an exit", || match self.examine() {
-            Finding::Exited(record) => Some(*record),
+            // A shim that found no room for its record tells it.
+            Finding::Exited(_) => Some(match ExitRecord::read(&self.folder, &self.identity()) {
+                Ok(Some(record)) => record,
+                Ok(None) | Err(_) => self.hello().exit.unwrap(),
+            }),
             // A shim that waits for the disk answers late.
-            Finding::Live(_) | Finding::Starting | Finding::Hung => None,
+            Finding::Live(_) | Finding::NotStarted | Finding::Hung => None,
             other => panic!("{other:?}"),
         })
     }
@@ -138,12 +141,7 @@ impl Job {
     }
 
     pub(crate) fn stdout(&self) -> String {
-        let read = everbeat_supervisor::job::logs::read_from(
-            &self.folder,
-            everbeat_supervisor::job::logs::Stream::Stdout,
-            0,
-            1 << 20,
-        );
+        let read = everbeat_supervisor::job::logs::read_from(&self.folder, everbeat_engine::Stream::Stdout, 0, 1 << 20);
         String::from_utf8(read.unwrap().bytes).unwrap()
     }
 

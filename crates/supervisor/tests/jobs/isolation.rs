@@ -1,6 +1,6 @@
 use crate::harness::*;
 use everbeat_supervisor::job::client::Error;
-use everbeat_supervisor::job::{Client, ExitRecord, Fenced, Identity, Stopped};
+use everbeat_supervisor::job::{Client, ExitRecord, Identity, Stopped};
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn a_job_whose_owner_is_silent_stops_itself() {
 #[test]
 fn neither_the_job_nor_a_former_owner_nor_who_only_listens_can_vouch_for_it() {
     let job = isolated_after(300, &["sleep", "1000"]);
-    let token = Identity { nonce: job.identity().beat_token(), ..job.identity() };
+    let token = Identity { token: job.identity().beat_token(), ..job.identity() };
     let mut beater = Client::connect(&job.folder, &token, 0, LONG).unwrap();
     let mut former = job.client_of(0);
     let _listens = job.client().subscribe().unwrap();

@@ -1,5 +1,6 @@
 use crate::harness::*;
-use everbeat_supervisor::job::logs::{Stream, read_from, tail};
+use everbeat_engine::Stream;
+use everbeat_supervisor::job::logs::{read_from, tail};
 
 #[test]
 fn a_follower_sees_every_line_across_rotations() {
@@ -14,7 +15,7 @@ fn a_follower_sees_every_line_across_rotations() {
     let job = Job::with(&["/bin/sh", "-c", &script], |spec| spec.log_limit_bytes = 128 << 10).start();
     let (mut at, mut seen, mut read) = (0, Vec::new(), 0);
     eventually("the last line", || {
-        let ended = matches!(job.examine(), everbeat_supervisor::job::Finding::Exited(_));
+        let ended = matches!(job.examine(), Finding::Exited(_));
         let chunk = read_from(&job.folder, Stream::Stdout, at, 1 << 20).unwrap();
         assert_eq!(chunk.offset, at, "a gap");
         at = chunk.next();

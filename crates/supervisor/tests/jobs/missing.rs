@@ -125,7 +125,7 @@ fn what_is_left_is_found_with_and_without_a_cgroup() {
         std::fs::rename(job.folder.path(), root.join("elsewhere")).unwrap();
         let fresh = JobFolder::create(root, &job.spec.job_id).unwrap();
         for _ in 0..2 {
-            assert!(matches!(job::fence(&fresh, &job.identity()).unwrap(), job::Fenced::Lost), "{containment:?}");
+            assert!(matches!(job::fence(&fresh, &job.identity()).unwrap(), Fenced::Lost), "{containment:?}");
             assert_eq!(job.processes(), [0; 0], "{containment:?}");
         }
     }

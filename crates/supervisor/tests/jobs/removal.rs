@@ -4,9 +4,7 @@ use crate::harness::*;
 use crate::host::*;
 use everbeat_engine::{Fenced as Verdict, JobAttempt, Removed, Shims};
 use everbeat_supervisor::HostShims;
-use everbeat_supervisor::job::{
-    Fenced, JobFolder, Spec, archive, clean, clean_leftovers, clean_with, fence, new_nonce,
-};
+use everbeat_supervisor::job::{JobFolder, Spec, archive, clean, clean_leftovers, clean_with, fence, new_token};
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -104,7 +102,7 @@ fn nobody_has_the_lock_between_the_look_and_the_removal() {
     let root = scratch();
     let (folder, spec) = fenced(root.path());
     clean_with(&folder, false, |folder| {
-        let next = Spec { epoch: 2, nonce: new_nonce().unwrap(), ..spec.clone() };
+        let next = Spec { epoch: 2, nonce: new_token().unwrap(), ..spec.clone() };
         assert!(matches!(fence(folder, &next.identity()).unwrap(), Fenced::StillHeld));
         assert!(clean(folder, false).is_err(), "nor does another remove it");
         Ok(())
@@ -120,7 +118,7 @@ fn who_opened_a_folder_that_was_removed_does_not_remove_the_next_one() {
     // Still open elsewhere when it is moved out of sight.
     std::fs::rename(folder.path(), root.path().join(".deleted-0")).unwrap();
     let next = JobFolder::create(root.path(), "j").unwrap();
-    Spec { epoch: 2, nonce: new_nonce().unwrap(), ..spec }.write(&next).unwrap();
+    Spec { epoch: 2, nonce: new_token().unwrap(), ..spec }.write(&next).unwrap();
     assert_eq!(clean(&folder, false).unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert!(next.path().join("spec.json").exists());
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use everbeat_supervisor::job::sentinel;
-use everbeat_supervisor::job::{Finding, JobFolder, Spec, examine};
+use everbeat_supervisor::job::{JobFolder, Spec, examine};
 
 #[test]
 fn a_hundred_shims_at_once_each_tell_their_own_exit() {

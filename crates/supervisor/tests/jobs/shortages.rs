@@ -3,9 +3,8 @@
 
 use crate::harness::*;
 use crate::host::Host;
-use everbeat_engine::{Fenced as PortFenced, Shims};
+use everbeat_engine::Shims;
 use everbeat_model::Shortage;
-use everbeat_supervisor::job::{Fenced, Finding};
 use rustix::io::Errno;
 
 fn tiny() -> Option<Tiny> {
@@ -56,7 +55,7 @@ fn a_shim_that_finds_no_room_begins_nothing_and_says_so() {
         let filler = tiny.fill();
         assert_eq!(never(job.spawn()), Some(Shortage::DiskSpace), "{lock}");
         job.await_no_shim();
-        assert!(matches!(job.examine(), Finding::Starting | Finding::Gone), "{lock}: {:?}", job.examine());
+        assert!(matches!(job.examine(), Finding::NotStarted | Finding::Gone), "{lock}: {:?}", job.examine());
         assert!(!job.folder.path().join("started.json").exists(), "{lock}");
         std::fs::remove_file(filler).unwrap();
         assert!(matches!(job.judge(), Fenced::NeverStarted), "{lock}");
@@ -109,7 +108,7 @@ fn a_host_without_room_begins_nothing_until_there_is_some() {
     assert_eq!(probe(), Some(Some(Shortage::DiskSpace)));
     std::fs::remove_file(filler).unwrap();
     assert_eq!(probe(), None);
-    assert_eq!(host.fence(&first), PortFenced::NeverStarted);
+    assert_eq!(host.fence(&first), Fenced::NeverStarted);
     tiny.remount("ro");
     let second = host.next(&first);
     assert_eq!(never(host.start(&second, "touch ran")), Some(Shortage::WritableDisk));

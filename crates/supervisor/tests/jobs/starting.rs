@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use everbeat_supervisor::job::protocol::State;
-use everbeat_supervisor::job::{Containment, Fenced, Finding, JobFolder, sentinel};
+use everbeat_supervisor::job::{Containment, JobFolder, sentinel};
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const SOON: Duration = Duration::from_secs(5);
 fn spawning_returns_when_the_command_has_begun() {
     for _ in 0..10 {
         let job = Job::with(&["sleep", "1000"], |spec| spec.interval_ms = 600_000).start();
-        let Finding::Live(hello) = job.examine() else { panic!("{:?}", job.examine()) };
-        assert_eq!(hello.state, State::Running);
+        assert!(matches!(job.examine(), Finding::Live(_)), "{:?}", job.examine());
+        assert_eq!(job.hello().state, State::Running);
         assert_eq!(sentinel::read(&job.folder).unwrap().seq, 1, "and has beaten once");
     }
 }
@@ -51,7 +51,7 @@ fn spawning_returns_soon_when_the_shim_dies_so_that_it_can_be_fenced_at_once() {
                 continue;
             }
             match (job.examine(), place) {
-                (Finding::Starting, "before-lock") | (Finding::Gone, _) => {}
+                (Finding::NotStarted, "before-lock") | (Finding::Gone, _) => {}
                 (other, _) => panic!("{place}: {other:?}"),
             }
             match (job.fence(), expected) {

@@ -2,29 +2,31 @@
 
 use crate::harness::*;
 use crate::host::*;
-use everbeat_engine::{Fenced, Finding, JobAttempt, LAST_WORD, Order, Shims, StopReason as Why};
+use everbeat_engine::{JobAttempt, LAST_WORD, Order, Shims};
 use everbeat_model::job::Stopped;
 use everbeat_supervisor::job::{self, CancelRecord};
 use rustix::process::Signal;
 use std::time::Duration;
 
-fn stop(host: &Host, attempt: &JobAttempt, why: Why) {
+fn stop(host: &Host, attempt: &JobAttempt, why: StopReason) {
     host.ask(async |shims| shims.stop(attempt, why, LONG).await).unwrap();
 }
 
 #[test]
 fn the_first_reason_for_a_stop_is_the_one_that_is_recorded() {
     let stubborn = "trap '' TERM; echo up > up; while [ ! -e go ]; do sleep 0.02; done";
-    for (why, stopped) in
-        [(Why::Stalled, Stopped::Stalled), (Why::Cancelled, Stopped::Requested), (Why::Fenced, Stopped::Requested)]
-    {
+    for (why, stopped) in [
+        (StopReason::Stalled, Stopped::Stalled),
+        (StopReason::Cancelled, Stopped::Requested),
+        (StopReason::Fenced, Stopped::Requested),
+    ] {
         let host = Host::new();
         let attempt = host.started(stubborn);
         host.await_file(&attempt, "up");
-        for why in [why, Why::Cancelled, Why::Stalled, why] {
+        for why in [why, StopReason::Cancelled, StopReason::Stalled, why] {
             stop(&host, &attempt, why);
         }
-        stop(&host, &JobAttempt { tenure: LAST_WORD, ..attempt.clone() }, Why::Fenced);
+        stop(&host, &JobAttempt { tenure: LAST_WORD, ..attempt.clone() }, StopReason::Fenced);
         std::fs::write(host.path(&attempt, "workspace/go"), "").unwrap();
         let last = JobAttempt { tenure: LAST_WORD, ..attempt };
         assert_eq!(host.exited(&last).stopped, Some(stopped));
@@ -91,8 +93,8 @@ fn a_shim_that_was_frozen_past_its_time_does_not_start_its_command() {
     })
     .start();
     job.await_no_shim();
-    assert!(matches!(job.examine(), job::Finding::Starting), "{:?}", job.examine());
-    assert!(matches!(job.judge(), job::Fenced::NeverStarted));
+    assert!(matches!(job.examine(), Finding::NotStarted), "{:?}", job.examine());
+    assert!(matches!(job.judge(), Fenced::NeverStarted));
     assert!(!job.workspace("ran").exists());
     let in_time = Job::with(&["true"], |spec| spec.start_before_ms = Some((boot() + LONG).0.as_millis() as u64));
     assert_eq!(in_time.start().exited().exit_code, Some(0));
@@ -125,8 +127,8 @@ fn a_shim_that_is_frozen_right_before_its_command_does_not_start_it_when_it_wake
             });
         });
         let judged = match job.judge() {
-            job::Fenced::NeverStarted => "never started",
-            job::Fenced::Exited(_) => "exited",
+            Fenced::NeverStarted => "never started",
+            Fenced::Exited(_) => "exited",
             other => panic!("{other:?}"),
         };
         assert_eq!((judged, job.workspace("ran").exists()), (verdict, !late));

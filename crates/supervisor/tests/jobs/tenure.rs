@@ -1,7 +1,7 @@
 use crate::harness::*;
 use everbeat_supervisor::job::client::{Error, Next};
 use everbeat_supervisor::job::protocol::{Event, Refusal, State};
-use everbeat_supervisor::job::{CancelRecord, Client, Finding, Identity, Stopped, examine};
+use everbeat_supervisor::job::{CancelRecord, Client, Identity, Stopped, examine};
 use serde_json::json;
 
 /// A job that was started by the owner of tenure 3 and adopted by the one of tenure 5.
@@ -36,7 +36,8 @@ fn a_former_owner_can_neither_ask_nor_stop_nor_signal_nor_listen() {
         let finding = examine(&job.folder, &job.identity(), tenure);
         assert!(matches!(finding, Finding::Fenced), "{finding:?}");
     }
-    let Finding::Live(hello) = job.examine() else { panic!("its owner sees it") };
+    assert!(matches!(job.examine(), Finding::Live(_)), "its owner sees it");
+    let hello = job.hello();
     assert_eq!((hello.state, hello.tenure, hello.progress), (State::Running, 5, None));
 }
 
@@ -61,7 +62,7 @@ fn a_request_from_before_the_first_owner_is_refused_at_once() {
 #[test]
 fn another_attempt_is_fenced_whatever_its_tenure_and_raises_none() {
     let job = adopted("sleep 1000");
-    let other = Identity { nonce: "0".repeat(32), ..job.identity() };
+    let other = Identity { token: "0".repeat(32), ..job.identity() };
     let refused = Client::connect(&job.folder, &other, 9, LONG).unwrap().stop(StopReason::Cancelled, None);
     assert!(matches!(refused, Err(Error::Refused(Refusal::Fenced, _))), "{refused:?}");
     assert!(matches!(examine(&job.folder, &other, 9), Finding::Unknown(_)));
@@ -115,7 +116,7 @@ fn who_listens_for_a_former_owner_is_cut_off_when_a_later_one_speaks() {
 #[test]
 fn the_jobs_own_beats_have_no_tenure() {
     let job = adopted("sleep 1000");
-    let token = Identity { nonce: job.identity().beat_token(), ..job.identity() };
+    let token = Identity { token: job.identity().beat_token(), ..job.identity() };
     for tenure in [0, u32::MAX] {
         let mut beater = Client::connect(&job.folder, &token, tenure, LONG).unwrap();
         let hello = beater.beat(None, Some(json!({"done": tenure}))).unwrap();

@@ -5,7 +5,8 @@
 //! the job dies with it anyway.
 
 use crate::job::folder::{JobFolder, Problem};
-use crate::job::logs::{Begin, Index, Stream};
+use crate::job::logs::{Begin, Files, Index};
+use everbeat_engine::Stream;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -3,7 +3,7 @@
 mod beats;
 mod ending;
 mod members;
-mod orders;
+mod requests;
 
 use super::child::{Child, Pipes};
 use super::clients::Clients;

@@ -12,10 +12,10 @@ use crate::job::cgroup::Cgroup;
 use crate::job::clock;
 use crate::job::folder::{JobFolder, Problem, STARTED};
 use crate::job::kernel_lock;
-use crate::job::logs::Stream;
 use crate::job::past::Past;
 use crate::job::records::{CancelRecord, ExitRecord, FenceRecord, Record, Started, Stopped};
 use crate::job::spec::{Containment, Spec};
+use everbeat_engine::Stream;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -88,7 +88,7 @@ fn begin(shim: &mut Shim, low: OwnedFd) -> io::Result<Command> {
     let (folder, spec) = (&shim.folder, &shim.spec);
     let cancel: Option<CancelRecord> = Record::read(folder, &spec.identity()).map_err(Problem::into_error)?;
     if let Some(cancel) = cancel.filter(|cancel| cancel.tenure >= spec.tenure) {
-        return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(cancel.why.left()) });
+        return Ok(Command::NotStarted { failure: Failure::cancelled(), stopped: Some(Stopped::left(cancel.why)) });
     }
     let door = shim.cgroup.as_ref().map(Cgroup::door).transpose()?;
     let started = Started {

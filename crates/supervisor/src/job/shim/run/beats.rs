@@ -4,7 +4,7 @@ use super::Phase;
 use super::Shim;
 use crate::job::clock;
 use crate::job::protocol::Event;
-use crate::job::records::{CancelRecord, Record};
+use crate::job::records::{CancelRecord, Record, Stopped};
 use crate::job::sentinel::{self, Sentinel};
 use crate::job::spec::SCHEMA;
 use std::io;
@@ -48,7 +48,7 @@ impl Shim {
             && cancel.tenure >= self.tenure
         {
             self.fence_before(cancel.tenure);
-            self.stop(cancel.why.left(), cancel.grace_ms);
+            self.stop(Stopped::left(cancel.why), cancel.grace_ms);
         }
     }
 

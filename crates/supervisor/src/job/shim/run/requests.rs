@@ -3,7 +3,8 @@
 use super::{Phase, Shim};
 use crate::job::clock;
 use crate::job::processes;
-use crate::job::protocol::{ContainedBy, Hello, MOST_PROGRESS_BYTES, Order, Refusal, Reply, Request, State};
+use crate::job::protocol::{ContainedBy, Hello, MOST_PROGRESS_BYTES, Op, Refusal, Reply, Request, State};
+use crate::job::records::Stopped;
 use crate::job::sentinel::Status;
 use serde_json::Value;
 
@@ -26,8 +27,8 @@ impl Shim {
     /// An owner may ask anything, until a later one has; the job itself may beat.
     fn admit(&mut self, request: &Request) -> Result<(), Reply> {
         let identity = self.spec.identity();
-        let beats = matches!(request.order, Order::Beat { .. }) && request.nonce == identity.beat_token();
-        if request.epoch != identity.epoch || (request.nonce != identity.nonce && !beats) {
+        let beats = matches!(request.op, Op::Beat { .. }) && request.nonce == identity.beat_token();
+        if request.epoch != identity.attempt || (request.nonce != identity.token && !beats) {
             return Err(refused(Refusal::Fenced, "this is not the attempt you mean".into()));
         }
         if beats {
@@ -64,30 +65,30 @@ impl Shim {
     }
 
     fn perform(&mut self, client: u64, request: Request) -> Result<(), (Refusal, &'static str)> {
-        match request.order {
-            Order::Hello => {}
-            Order::Vouch => self.vouched(),
-            Order::Stop { grace_ms, why } => {
-                self.stop(why.told(), grace_ms.unwrap_or(self.spec.stop_grace_ms));
+        match request.op {
+            Op::Hello => {}
+            Op::Vouch => self.vouched(),
+            Op::Stop { grace_ms, why } => {
+                self.stop(Stopped::told(why), grace_ms.unwrap_or(self.spec.stop_grace_ms));
             }
-            Order::Signal { name } => {
+            Op::Signal { name } => {
                 let signal = processes::signal_by_name(&name).ok_or((Refusal::Malformed, "no such signal"))?;
                 let (Phase::Running(child) | Phase::Stopping { child, .. }) = &self.phase else {
                     return Err((Refusal::Untimely, "the command has ended"));
                 };
                 let _it_ended_just_now = rustix::process::pidfd_send_signal(&child.pidfd, signal);
             }
-            Order::Beat { status, progress } => {
+            Op::Beat { status, progress } => {
                 let size = progress.as_ref().map_or(0, |progress| progress.to_string().len());
                 if size > MOST_PROGRESS_BYTES {
                     return Err((Refusal::Malformed, "progress has more than 16 KiB"));
                 }
                 self.report(status, progress);
             }
-            Order::Ack if self.exit.is_none() => return Err((Refusal::Untimely, "the command has not ended")),
-            Order::Ack => self.acknowledged = true,
-            Order::Subscribe if self.clients.subscribe(client, request.tenure) => {}
-            Order::Subscribe => return Err((Refusal::Busy, "too many subscribers")),
+            Op::Ack if self.exit.is_none() => return Err((Refusal::Untimely, "the command has not ended")),
+            Op::Ack => self.acknowledged = true,
+            Op::Subscribe if self.clients.subscribe(client, request.tenure) => {}
+            Op::Subscribe => return Err((Refusal::Busy, "too many subscribers")),
         }
         Ok(())
     }

@@ -10,9 +10,6 @@ use std::time::Duration;
 /// years.
 const SPAN_US_MAX: i64 = i64::MAX / 4;
 
-/// Idempotency keys are remembered for so long.
-pub(crate) const IDEMPOTENCY_KEEP_US: i64 = 86_400_000_000;
-
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(SPAN_US_MAX).min(SPAN_US_MAX)
 }

@@ -85,6 +85,11 @@ impl Changes {
             && self.stop.is_empty()
             && !self.archived
     }
+
+    /// When somebody should look again; never if nothing is armed.
+    pub fn next_look(&self) -> Option<StoreTime> {
+        self.ticks.values().min().copied()
+    }
 }
 
 /// One value that changed.

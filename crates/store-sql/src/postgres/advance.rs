@@ -86,7 +86,7 @@ async fn unstorable(store: &Postgres, advance: &Advance, reason: &str) -> Result
     if advance.commands.is_empty() {
         postpone(store, advance.execution).await?;
     }
-    Ok(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()))
+    Ok(Advanced::refused(&advance.commands, &refusal))
 }
 
 async fn postpone(store: &Postgres, execution: ExecutionId) -> Outcome<()> {
@@ -202,7 +202,7 @@ async fn carry_on(
     planner: &dyn Planner,
 ) -> Outcome<Vec<Advanced>> {
     let Found { locked, taken } = found;
-    let serials = locked.iter().map(|locked| if locked.moved() { locked.latest } else { locked.read.definition });
+    let serials = locked.iter().map(|locked| locked.read.course.follow(locked.latest).0.definition);
     let graphs = definitions(transaction, &store.definitions, &serials.collect()).await?;
     let standing = standing(transaction, &locked, &wanted).await?;
     let mut decisions = Decisions { planner, graphs, standing, taken, decided: Vec::new(), ticks: Vec::new() };
@@ -253,16 +253,14 @@ impl Decisions<'_> {
             let refusal = not_alone(&name, *other);
             // What is refused as a whole leaves its note to whoever looks next.
             self.ticks.extend(self.taken.get(&id.0).map(|due| (id.0, *due)));
-            return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
+            return Ok(Advanced::refused(&commands, &refusal));
         }
-        let moved = locked.moved();
-        if moved {
-            (locked.read.definition, locked.read.seen) = (locked.latest, locked.latest);
-        }
-        let graph = definition(&self.graphs, locked.read.definition)?;
+        let (course, moved) = locked.read.course.follow(locked.latest);
+        locked.read.course = course;
+        let graph = definition(&self.graphs, course.definition)?;
         let mut plan = self.planner.plan(locked.snapshot(graph.clone()), commands);
         let answers = std::mem::take(&mut plan.answers);
-        self.ticks.extend(plan.changes.ticks.values().min().map(|due| (id.0, due.0)));
+        self.ticks.extend(plan.changes.next_look().map(|due| (id.0, due.0)));
         if plan.changes.archived && locked.read.singleton {
             match plan.changes.execution.archived_at {
                 Some(_) => _ = self.standing.remove(&name),
@@ -273,12 +271,5 @@ impl Decisions<'_> {
             self.decided.push(Decided { read: locked.read, graph, plan, now: locked.now });
         }
         Ok(Advanced::Done(answers))
-    }
-}
-
-impl Locked {
-    /// A newer definition of its graph was applied than it knows of.
-    fn moved(&self) -> bool {
-        self.latest > self.read.seen
     }
 }

@@ -12,7 +12,7 @@ use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
 use crate::encode::unstorable_change;
-use everbeat_model::graph::{Execution, Graph, Opening, Snapshot, opening, repeated};
+use everbeat_model::graph::{Course, Execution, Graph, Opening, Snapshot, opening, repeated};
 use everbeat_model::{ExecutionId, StoreTime};
 use everbeat_store::{Planner, Result, Start, Started};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ async fn try_start(
         .iter()
         .map(|row| Resolved {
             definition: row.get::<_, Option<i64>>(0).map(number),
-            latest: row.get::<_, Option<i64>>(1).map_or(0, number),
+            latest: row.get::<_, Option<i64>>(1).map(number),
             now: StoreTime(row.get(2)),
         })
         .collect();
@@ -115,7 +115,7 @@ async fn try_start(
 
 struct Resolved {
     definition: Option<u64>,
-    latest: u64,
+    latest: Option<u64>,
     now: StoreTime,
 }
 
@@ -142,27 +142,24 @@ impl Starting<'_> {
             Opening::Stands(id) => Started::Exists(id),
             Opening::Begin => self.begin(start, serial, resolved, graph),
         };
-        if let Started::Created { id, .. } | Started::Exists(id) = &answer {
-            keys.remember(start, *id);
+        if let Some(id) = answer.kept() {
+            keys.remember(start, id);
         }
         Ok(answer)
     }
 
     fn begin(&mut self, start: &Start, serial: u64, resolved: &Resolved, graph: Arc<Graph>) -> Started {
         let (id, now) = (start.id, resolved.now);
-        let execution = Execution::default();
-        let snapshot = Snapshot { id, graph: graph.clone(), execution: execution.clone(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, start.commands());
-        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
+        let plan = self.planner.plan(Snapshot::before(id, graph.clone(), now), start.commands());
+        if let Some(refusal) = plan.refused_start() {
             return Started::Refused(refusal);
         }
         let read = Read {
             id,
             graph: start.graph.clone(),
-            definition: serial,
-            seen: resolved.latest,
+            course: Course::begin(serial, resolved.latest),
             singleton: graph.singleton,
-            execution,
+            execution: Execution::default(),
             stamp: 0,
             place: 0,
             created_at: now,
@@ -174,7 +171,7 @@ impl Starting<'_> {
         if graph.singleton {
             self.standing.insert(start.graph.clone(), id);
         }
-        self.ticks.extend(plan.changes.ticks.values().min().map(|due| (id.0, due.0)));
+        self.ticks.extend(plan.changes.next_look().map(|due| (id.0, due.0)));
         self.begun.push(Decided { read, graph, plan, now });
         Started::Created { id, revision }
     }

@@ -22,8 +22,8 @@ pub(super) fn carry_out(
     lines: &mut Vec<String>,
 ) -> Outcome<u64> {
     let changes = &plan.changes;
-    if let Some(due) = changes.ticks.values().min() {
-        agenda::note(tx, id, *due)?;
+    if let Some(due) = changes.next_look() {
+        agenda::note(tx, id, due)?;
     }
     if !plan.runs.is_empty() {
         let mut inserts = Inserts::prepare(tx)?;

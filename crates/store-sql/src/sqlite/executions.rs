@@ -130,7 +130,7 @@ impl Sqlite {
             match self.work(planner.clone(), move |work| work.advance_all(&one)).await {
                 Err(Error::Bug(_)) => {
                     let refusal = unstorable_change(advance.execution, reason);
-                    answers.push(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()));
+                    answers.push(Advanced::refused(&advance.commands, &refusal));
                 }
                 answer => answers.extend(answer?),
             }

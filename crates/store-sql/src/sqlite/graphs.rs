@@ -9,7 +9,7 @@ use crate::decode::readable;
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
-use everbeat_model::graph::Graph;
+use everbeat_model::graph::{Graph, is_new};
 use everbeat_model::{Json, Sent, StoreTime};
 use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -60,9 +60,9 @@ fn apply_once(
 }
 
 fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<Applied> {
-    // A definition that cannot be read is another one.
+    // A definition that cannot be read any more is none.
     let latest = find(tx.connection, definitions, &graph.name, None).ok().flatten();
-    if let Some(definition) = latest.filter(|latest| latest.graph == graph) {
+    if let Some(definition) = latest.filter(|latest| !is_new(&graph, Some(&latest.graph))) {
         return Ok(Applied { definition, new: false });
     }
     let serial: i64 = tx

@@ -41,8 +41,8 @@ pub(super) fn rows(piece: &[Decided]) -> Executions<'_> {
         rows.push(Execution {
             id: read.id.0,
             graph: &read.graph,
-            definition: stored(read.definition),
-            seen: stored(read.seen),
+            definition: stored(read.course.definition),
+            seen: stored(read.course.seen),
             singleton: read.singleton,
             revision: stored(plan.changes.execution.revision),
             archived_at: plan.changes.execution.archived_at.map(|at| at.0),

@@ -4,11 +4,11 @@
 use super::arrays::{Column, after, array, arrays, given};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
-use super::halves::Halves;
 use super::link::Link;
 use super::sql::{append_event, now};
 use crate::columns::lane;
 use crate::encode::{int, micros, unstorable};
+use crate::halves::Halves;
 use everbeat_model::{Json, Next, Settled, Settlement};
 use everbeat_store::Result;
 use std::collections::BTreeSet;

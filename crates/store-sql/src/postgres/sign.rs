@@ -3,9 +3,9 @@
 use super::arrays::{array, arrays, given};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
-use super::halves::Halves;
 use super::link::Link;
 use super::sql::now;
+use crate::halves::Halves;
 use everbeat_model::lease::Shown;
 use everbeat_model::{Json, ReplicaId, RunId, Token};
 use everbeat_store::{Result, Sign, Signed};

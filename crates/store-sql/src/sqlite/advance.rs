@@ -24,14 +24,14 @@ pub(super) struct Work<'t, 'c> {
 }
 
 impl Work<'_, '_> {
-    pub(super) fn start_all(mut self, starts: &[Start]) -> Outcome<Vec<Started>> {
+    pub(super) fn start_all(mut self, starts: &[&Start]) -> Outcome<Vec<Started>> {
         let answers = starts.iter().map(|start| self.start(start)).collect::<Outcome<_>>()?;
         self.tx.append_events(&self.lines)?;
         Ok(answers)
     }
 
-    pub(super) fn advance_all(mut self, advances: &[Advance]) -> Outcome<Vec<Advanced>> {
-        let advance = |advance: &Advance| self.advance(advance.execution, advance.commands.clone());
+    pub(super) fn advance_all(mut self, advances: &[&Advance]) -> Outcome<Vec<Advanced>> {
+        let advance = |advance: &&Advance| self.advance(advance.execution, advance.commands.clone());
         let answers = advances.iter().map(advance).collect::<Outcome<_>>()?;
         self.tx.append_events(&self.lines)?;
         Ok(answers)

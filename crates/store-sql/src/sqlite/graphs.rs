@@ -2,7 +2,7 @@
 
 use super::Sqlite;
 use super::enqueue::{remember, seen};
-use super::fault::Outcome;
+use super::fault::{Fault, Outcome};
 use super::writer::Tx;
 use crate::cells::{Definitions, number, stored};
 use crate::decode::readable;
@@ -118,7 +118,7 @@ fn graphs(connection: &Connection, definitions: &Definitions, after: &str, most:
     )?;
     let found = select.query_map(params![after, limit(most)], serial_and_time)?;
     let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
-    let read = |found| definition(connection, definitions, found).map_err(|fault| fault.0);
+    let read = |found| definition(connection, definitions, found).map_err(Error::from);
     Ok(readable(found.into_iter().map(read)))
 }
 
@@ -140,6 +140,6 @@ pub(super) fn by_serial(connection: &Connection, definitions: &Definitions, seri
     }
     let mut select = connection.prepare_cached("select definition from graph where serial = ?1")?;
     let text: Option<String> = select.query_row([stored(serial)], |row| row.get(0)).optional()?;
-    let text = text.ok_or_else(|| Error::Bug(format!("definition {serial} is missing")))?;
-    Ok(definitions.read(serial, &text)?)
+    let text = text.ok_or_else(|| Fault::Data(format!("definition {serial} is missing")))?;
+    definitions.read(serial, &text).map_err(|error| Fault::Data(error.to_string()))
 }

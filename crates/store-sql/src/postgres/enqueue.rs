@@ -1,7 +1,7 @@
 //! New runs, and requests that are the same as before.
 
 use super::Postgres;
-use super::arrays::{arrays, insert, names, unnest};
+use super::arrays::{arrays, insert, numbered};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
 use super::link::again;
@@ -36,9 +36,7 @@ arrays! {
 
 /// The runs that are given, in their order.
 fn given_runs() -> String {
-    let columns = Rows::COLUMNS;
-    let unnest = unnest(columns);
-    format!("given as materialized (select * from {unnest} with ordinality as g({}, nth))", names(columns))
+    format!("given as materialized ({})", numbered(Rows::COLUMNS))
 }
 
 const MAKE: &str = "\

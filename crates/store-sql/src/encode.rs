@@ -6,7 +6,7 @@ use everbeat_model::{Ending, ExecutionId, Next, Outcome, Reason, RunState, Settl
 use everbeat_store::News;
 use std::time::Duration;
 
-/// Longer spans are stored as this one, so that no sum with a time overflows. It is about 70,000
+/// Longer spans are stored as this one, so that no sum with a time overflows. That is about 70,000
 /// years.
 const SPAN_US_MAX: i64 = i64::MAX / 4;
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// In one order, so that two servers do not lock each other out.
+/// Locks executions in one order, so that two servers do not lock each other out.
 const LOCK: &str = "select 1 from execution e where e.id = any($1::uuid[]) order by e.id for update";
 
 const TAKE_NOTES: &str =
@@ -111,7 +111,7 @@ async fn try_advance(
     let returning = batch.iter().filter(|advance| advance.commands.contains(&Command::Unarchive));
     let returning: Vec<Uuid> = returning.map(|advance| advance.execution.0).collect();
     if !returning.is_empty() {
-        // No start of a singleton and no new definition slips past it.
+        // No start of a singleton and no new definition slips past this change.
         let named = "select distinct e.graph from execution e where e.id = any($1::uuid[])";
         let rows = transaction.query(named, &[&returning]).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
@@ -140,8 +140,8 @@ pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Pla
         }
         Err(fault) => {
             if let [culprit] = executions[..] {
-                // Alone, it is what cannot be carried out: it must not keep the others waiting for ever. If the
-                // server is away, this fails as well.
+                // Alone, the execution is what cannot be carried out: it must not keep the others waiting for
+                // ever. If the server is away, putting it off fails as well.
                 tracing::error!(execution = %culprit, ?fault, "an execution cannot be looked at and is put off");
                 postpone(store, culprit).await?;
             }
@@ -193,7 +193,7 @@ struct Found {
     taken: BTreeMap<Uuid, i64>,
 }
 
-/// Decides over each in the order asked for, and writes it all.
+/// Decides over each execution in the order asked for, and writes all that was decided.
 async fn carry_on(
     transaction: &Transaction<'_>,
     store: &Postgres,

@@ -64,7 +64,7 @@ static ENQUEUE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Inside a transaction: what is there already stays as it is.
+/// For a transaction: runs that are stored already stay as they are.
 pub(super) static INSERT: LazyLock<String> = LazyLock::new(|| {
     format!(
         "with {now}, {given}, \
@@ -89,7 +89,7 @@ arrays! {
     }
 }
 
-/// In the order of the keys, so that two requests lock in one order.
+/// Takes keys in their order, so that two requests lock in one order.
 static TAKE_KEYS: LazyLock<String> =
     LazyLock::new(|| insert("unique_key", Keys::COLUMNS) + " order by 1 on conflict (key) do nothing returning key");
 
@@ -98,7 +98,7 @@ const KEY_HOLDERS: &str = "select key, run_id from unique_key where key = any($1
 /// Which of these runs are stored.
 const STORED: &str = "select id from run where id = any($1::uuid[])";
 
-/// Waits for another request with the same key to end.
+/// Takes a key. Waits for another request with the same key to end.
 pub(super) const TAKE_IDEMPOTENCY: &str = concat!(
     "with ",
     now!(),
@@ -174,7 +174,7 @@ async fn try_enqueue(transaction: &Transaction<'_>, request: &Enqueue) -> Outcom
 pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Uuid>>> {
     let sql = "select fingerprint, run_ids from idempotency where key = $1";
     let rows = transaction.query(sql, &[&idempotency.key]).await?;
-    // Forgotten between the two statements: then it is ours after all.
+    // The key was forgotten between the two statements: it is ours after all.
     let Some(row) = rows.first() else { return Err(Fault::Again("an idempotency key just expired".to_string())) };
     match idempotency.sent(Some((row.get(0), row.get(1)))) {
         Sent::Again(ids) => Ok(Ok(ids)),

@@ -122,7 +122,7 @@ pub(super) enum Hold {
     Alone,
 }
 
-/// Until the end of the transaction, in one order.
+/// Holds names until the end of the transaction; locks are taken in one order.
 pub(super) async fn hold(transaction: &Transaction<'_>, names: &[&str], hold: Hold) -> Outcome<()> {
     let sql = match hold {
         Hold::Shared => {

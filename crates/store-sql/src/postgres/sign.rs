@@ -57,7 +57,7 @@ pub(super) async fn sign(link: &Link, signs: &[Sign]) -> Result<Vec<Signed>> {
 struct Merged<'a> {
     progress: Option<&'a Json>,
     checkpoint: Option<&'a Json>,
-    /// Where they stand among all.
+    /// Where the merged signs stand among all.
     places: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// By run, so that two servers lock in one order.
+/// Merges signs, by run, so that two servers lock in one order.
 fn merged(signs: &[Sign]) -> Vec<Merged<'_>> {
     let mut merged: BTreeMap<(RunId, Token, ReplicaId), Merged<'_>> = BTreeMap::new();
     for (place, sign) in signs.iter().enumerate() {

@@ -33,7 +33,7 @@ pub(super) const COMPUTATIONS: &str = "\
 /// Column after `EXECUTION_COLUMNS`.
 pub(super) const NEXT_COLUMN: usize = 24;
 
-/// With how the runs of running computations ended, the newest definition of its graph, and the time.
+/// Reads executions, how the runs of running computations ended, the newest definition of their graph, and the time.
 /// Whoever asks holds the locks of these executions.
 pub(super) fn locked_sql() -> String {
     format!(
@@ -149,7 +149,7 @@ impl Locked {
     }
 }
 
-/// By node, as every store hands them over.
+/// How runs of the execution ended, by node, as every store hands them over.
 fn ended(row: &Row, read: &Read) -> Vec<Ended> {
     let Some(states) = row.get::<_, Option<Vec<Option<&str>>>>(NEXT_COLUMN) else { return Vec::new() };
     let names: Vec<&str> = row.get(17);

@@ -29,7 +29,7 @@ arrays! {
     }
 }
 
-/// Waits for other requests with the same keys to end; in one order.
+/// Takes keys, in one order. Waits for other requests with the same keys to end.
 static TAKE_KEYS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "with {now} insert into idempotency (key, fingerprint, run_ids, created_at) \
@@ -246,7 +246,7 @@ impl<'a> Keys<'a> {
             keys.kept = rows.iter().map(|row| (row.get(0), (row.get(1), made(row)))).collect();
         }
         if keys.kept.len() < held.len() {
-            // Forgotten between the two statements: then it is ours after all.
+            // The key was forgotten between the two statements: it is ours after all.
             return Err(Fault::Again("an idempotency key just expired".to_string()));
         }
         Ok(keys)

@@ -16,13 +16,13 @@ pub(super) enum Fault {
 pub(super) type Outcome<T> = std::result::Result<T, Fault>;
 
 impl Fault {
-    /// A file that cannot be opened is refused: it will not get better by asking again.
+    /// A file that cannot be opened is refused: asking again does not help.
     pub(super) fn opening(path: &Path, error: &rusqlite::Error) -> Error {
         Error::Refused(Cause::Unopenable, format!("cannot open the store {}: {error}", path.display()))
     }
 }
 
-/// Whether it is for the value that a statement failed: its size, a constraint on it, or its type.
+/// Whether a statement failed for a value: its size, a constraint on it, or its type.
 pub(super) fn is_data(error: &rusqlite::Error) -> bool {
     use rusqlite::Error as Sql;
     match error {
@@ -63,7 +63,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// What outside of the statement it failed for, by SQLite's own codes.
+/// The cause outside of the statement, by SQLite's own codes.
 fn cause(error: &rusqlite::Error) -> Option<Obstacle> {
     let failure = error.sqlite_error()?;
     Some(match failure.code {

@@ -75,7 +75,7 @@ fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<A
             "insert into graph (serial, name, version, shape, definition, applied_at) values (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![serial, graph.name, graph.version, graph.shape(), text.as_str(), tx.now.0])?;
-    // Also where it is not committed in the end: whoever uses the serial next puts another one here.
+    // Kept also if this write is not committed in the end: whoever uses the serial next puts another graph here.
     definitions.put(number(serial), graph.clone());
     tx.connection
         .prepare_cached(

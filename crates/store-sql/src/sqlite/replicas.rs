@@ -34,7 +34,7 @@ impl Replicas for Sqlite {
         self.readers.read(observe).await
     }
 
-    /// The file's lock sees to it.
+    /// The file's lock keeps every other server out.
     fn sole(&self) -> bool {
         true
     }

@@ -93,7 +93,7 @@ fn end(connection: &Connection, node: &str, run: RunId) -> Outcome<Option<Ended>
     Ok(Some(Ended::unknown(node, run)))
 }
 
-/// For lists and for whoever looks.
+/// An execution for lists and for whoever looks.
 pub(super) fn stored(connection: &Connection, definitions: &Definitions, id: ExecutionId) -> Outcome<Option<Stored>> {
     let Some(row) = row(connection, id)? else { return Ok(None) };
     let mut nodes = values(connection, id)?;
@@ -141,7 +141,7 @@ fn values(connection: &Connection, id: ExecutionId) -> Outcome<BTreeMap<String, 
     Ok(nodes)
 }
 
-/// A text where it lies.
+/// A column's text where SQLite keeps it, without a copy.
 pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
     Ok(row.get_ref(column)?.as_str_or_null()?)
 }

@@ -1,4 +1,4 @@
-//! One thread writes. It takes what is queued, runs it all in one transaction, commits once, then
+//! One thread writes. The writer takes what is queued, runs it all in one transaction, commits once, then
 //! answers everybody: the more there is to do, the cheaper each piece gets, and nobody waits for a
 //! timer.
 
@@ -72,7 +72,7 @@ impl Writer {
         Ok(Writer { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Runs a command in a transaction and answers after its commit. Once queued it runs, even if the
+    /// Runs a command in a transaction and answers after its commit. Once queued the command runs, even if the
     /// caller no longer waits.
     pub(super) async fn write<T: Send + 'static>(
         &self,
@@ -200,7 +200,7 @@ fn commit(
         if !alone {
             savepoint.execute([])?;
         }
-        // Taken when nothing can fail before it runs: what stays in the group can still be told.
+        // A command is taken when nothing can fail before it runs: commands in the group can still be told.
         let Some(command) = group.pop_front() else { break };
         let ran = (command.run)(Ok(&Tx { connection, now: clock.now(), random }));
         answers.push(ran.answer);

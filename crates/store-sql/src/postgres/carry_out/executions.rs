@@ -27,7 +27,7 @@ arrays! {
 pub(super) static BEGIN: LazyLock<String> =
     LazyLock::new(|| insert("execution", Executions::COLUMNS) + " on conflict do nothing returning id");
 
-/// By key, without a join that could be planned badly.
+/// Changes executions by key, without a join that could be planned badly.
 pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
     insert("execution", Executions::COLUMNS)
         + " on conflict (id) do update set definition = excluded.definition, seen = excluded.seen, \

@@ -27,7 +27,7 @@ pub(crate) trait Batched: Clone + Send + Sized + 'static {
         1
     }
 
-    /// It cannot share a write with others.
+    /// Whether the request cannot share a write with others.
     fn alone(&self) -> bool {
         false
     }

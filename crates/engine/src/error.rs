@@ -34,7 +34,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// What to do about the error.
     pub fn hint(&self) -> String {
         match self {
             Error::Invalid(invalid) => invalid.hint.clone(),

@@ -36,7 +36,7 @@ pub(crate) fn detected(watched: Watched, after: std::time::Duration) {
     metrics::histogram!("everbeat_detection_seconds", "subject" => watched.as_str()).record(after.as_secs_f64());
 }
 
-/// Whoever was suspected has shown that it lives.
+/// Counts suspects that have shown that they live.
 pub(crate) fn refuted(watched: Watched, times: u64) {
     metrics::counter!("everbeat_suspicions_refuted_total", "subject" => watched.as_str()).increment(times);
 }
@@ -53,7 +53,7 @@ impl Losses {
     pub(crate) fn lost(&self, run: RunId, now: BootInstant) {
         let mut losses = lock(&self.0);
         if losses.len() >= MOST_LOSSES {
-            // Those that were first lost have begun elsewhere by now, or never will.
+            // Runs that were first lost have begun elsewhere by now, or never will.
             losses.pop_first();
         }
         losses.insert(run, now);

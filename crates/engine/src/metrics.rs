@@ -27,11 +27,11 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 pub enum Series {
     One,
-    /// One for each value of a label.
+    /// A figure for each value of a label.
     Each(&'static str, fn() -> Vec<&'static str>),
-    /// One for each of these rows of values.
+    /// A figure for each of these rows of values.
     Rows(&'static [&'static str], fn() -> Vec<Vec<&'static str>>),
-    /// Whoever shows the figures reads them at that moment; with these labels.
+    /// Read at the moment when the figures are shown; with these labels.
     Read(&'static [&'static str]),
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 pub struct Settings {
     /// The machine: outlives restarts, so that a successor can recognise its predecessor.
     pub host: String,
-    /// A name of the machine, which two servers on it have in common. None: they cannot tell.
+    /// A name of the machine, which two servers on it have in common. Without a name, servers cannot tell whether they
+    /// share a machine.
     pub machine: Option<String>,
     /// Hosts that this one's data folder stood for before it was copied here. Into a store that is ours alone they never
     /// return.

@@ -1,5 +1,10 @@
 //! Requests that show a key, so that sending one again does nothing twice.
 
+use std::time::Duration;
+
+/// Keys are remembered for a day: longer than anybody sends a request again.
+pub const KEEP: Duration = Duration::from_secs(86_400);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
     pub key: String,

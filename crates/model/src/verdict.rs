@@ -2,6 +2,7 @@ use crate::id::{ReplicaId, RunId, VerdictId};
 use crate::json::Json;
 use crate::time::StoreTime;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 /// The durable record of a judgement: who was judged, how, by whom, on what evidence, and what
 /// happened next.
@@ -19,6 +20,13 @@ pub struct Verdict {
     pub attempt: Option<u32>,
     /// What followed, in words.
     pub then: String,
+}
+
+impl Verdict {
+    /// What the log of events tells of the verdict.
+    pub fn detail(&self) -> Json {
+        Json::of(&json!({ "reason": self.reason, "verdict_id": self.id }))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -327,7 +327,7 @@ fn definitions(version: u32) -> Vec<Graph> {
 /// The definition that an execution goes by.
 pub(crate) fn graph_of(state: &State, id: ExecutionId) -> Option<&Graph> {
     let row = state.executions.get(&id)?;
-    state.graphs.get(&row.definition).map(|definition| &*definition.graph)
+    state.graphs.get(&row.course.definition).map(|definition| &*definition.graph)
 }
 
 /// From now on the execution may not be lost, unless a failover took it before the answer arrived.

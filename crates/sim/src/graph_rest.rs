@@ -25,7 +25,7 @@ fn lacks(state: &State, id: ExecutionId, row: &ExecutionRow, now: StoreTime) -> 
     }
     let graph = graph_of(state, id)?;
     let latest = state.graphs.iter().rev().find(|(_, definition)| definition.graph.name == graph.name);
-    if latest.is_some_and(|(serial, _)| *serial > row.seen) {
+    if latest.is_some_and(|(serial, _)| *serial > row.course.seen) {
         return Some("its graph has a later definition".to_string());
     }
     if let Some(lacks) = historian(row) {

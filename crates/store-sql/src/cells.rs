@@ -38,7 +38,7 @@ pub(crate) fn cell(value: &str, revision: i64, set_at: i64, metadata: Option<&st
     Cell { value: parsed(value), revision: number(revision), set_at: StoreTime(set_at), metadata: metadata.map(parsed) }
 }
 
-/// In one pass: every look at an execution reads all of its values.
+/// Reads a value in one pass: every look at an execution reads all of its values.
 fn parsed(stored: &str) -> Value {
     serde_json::from_str(stored).unwrap_or_else(|_| Value::from(stored))
 }

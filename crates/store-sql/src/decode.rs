@@ -79,7 +79,7 @@ pub(crate) struct RunCells {
     pub(crate) replica_id: Option<Uuid>,
     pub(crate) worker_id: Option<String>,
     pub(crate) last_heartbeat_at: Option<i64>,
-    /// Of the replica that performs it, if one does.
+    /// The last beat of the replica that performs the run, if one does.
     pub(crate) owner_heartbeat_at: Option<i64>,
     pub(crate) cancel_requested_at: Option<i64>,
     pub(crate) result: Option<String>,
@@ -91,7 +91,7 @@ pub(crate) struct RunCells {
 }
 
 impl RunCells {
-    /// As [`Run::bytes`] counts them.
+    /// The bytes of the run, as [`Run::bytes`] counts them.
     pub(crate) fn bytes(&self) -> usize {
         let some = [&self.spec.args, &self.result, &self.checkpoint];
         self.spec.input.len() + some.into_iter().flatten().map(String::len).sum::<usize>()

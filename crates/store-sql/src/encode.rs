@@ -6,12 +6,9 @@ use everbeat_model::{Ending, ExecutionId, Next, Outcome, Reason, RunState, Settl
 use everbeat_store::News;
 use std::time::Duration;
 
-/// Longer spans are stored as this one, so that no sum with a time overflows. It is about 70,000
+/// Longer spans are stored as this one, so that no sum with a time overflows. That is about 70,000
 /// years.
 const SPAN_US_MAX: i64 = i64::MAX / 4;
-
-/// Idempotency keys are remembered for so long.
-pub(crate) const IDEMPOTENCY_KEEP_US: i64 = 86_400_000_000;
 
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(SPAN_US_MAX).min(SPAN_US_MAX)

@@ -11,6 +11,7 @@ mod cells;
 mod columns;
 mod decode;
 mod encode;
+mod halves;
 mod migrations;
 mod obstacle;
 mod pick;

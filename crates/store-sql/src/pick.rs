@@ -11,7 +11,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether what stands in it is detached.
+    /// Whether what stands in the lane is detached.
     pub(crate) fn detached(&self) -> bool {
         self.task.split('@').next() == Some(COMMAND)
     }

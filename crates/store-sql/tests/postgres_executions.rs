@@ -107,7 +107,7 @@ async fn a_run_that_finishes_while_notes_are_taken_is_not_lost() {
     let replica = steps::join(&*store).await;
     let id = fork(&store).await;
     let claimed = claim(&store, replica).await;
-    // Its statements are prepared, so that the look waits for nothing before it has taken the notes.
+    // The statements of a look are prepared, so that the look waits for nothing before it has taken the notes.
     store.advance(vec![Advance { execution: id, commands: Vec::new() }], planner()).await.expect("advance");
     store.settle(vec![result(&claimed[0], &json!(1))]).await.expect("settle");
     let held = session.transaction().await.expect("begin");

@@ -16,7 +16,7 @@ async fn refusal(url: &str, options: PostgresOptions) -> (Cause, String) {
     }
 }
 
-/// The same server, as somebody else.
+/// The URL of the server, for another user.
 fn as_user(url: &str, user: &str) -> String {
     let (_, place) = url.split_once('@').expect("a user in the URL");
     format!("postgres://{user}@{place}")

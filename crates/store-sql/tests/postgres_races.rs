@@ -383,7 +383,7 @@ async fn a_wake_reaches_the_other_servers() {
     let database = Database::create().await;
     let (here, there) = (open(&database).await, open(&database).await);
     let mut signal = there.wakes();
-    // Each says so to itself once it listens; until then hints from elsewhere may be missed.
+    // Each store sends itself a hint once it listens; until then hints from elsewhere may be missed.
     signal.wait().await;
     let heard = async {
         loop {

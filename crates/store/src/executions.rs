@@ -106,6 +106,15 @@ impl Started {
             Sent::Reused => Some(Started::KeyReused),
         }
     }
+
+    /// The execution that the idempotency key of the start stands for from now on. A start that made nothing and found
+    /// nothing leaves its key free.
+    pub fn kept(&self) -> Option<ExecutionId> {
+        match self {
+            Started::Created { id, .. } | Started::Exists(id) => Some(*id),
+            Started::NoGraph | Started::KeyReused | Started::Refused(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +129,13 @@ pub enum Advanced {
     NotFound,
     /// The answer to each command.
     Done(Vec<std::result::Result<u64, Refusal>>),
+}
+
+impl Advanced {
+    /// The answer where all commands are refused for one reason.
+    pub fn refused(commands: &[Command], refusal: &Refusal) -> Advanced {
+        Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect())
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -34,15 +34,15 @@ pub use memory::Memory;
 pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
-    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, Reopened, RunFilter, Runs, Sign, Signed,
-    Which, last_heartbeat,
+    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which,
+    last_heartbeat,
 };
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
 pub use wakes::{WakeSignal, Wakes};
 
-pub use everbeat_model::Idempotency;
 use everbeat_model::StoreTime;
+pub use everbeat_model::{Idempotency, Reopened};
 
 pub type Result<T> = std::result::Result<T, Error>;
 

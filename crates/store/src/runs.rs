@@ -4,8 +4,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Attempt, Idempotency, Json, Lease, NewRun, Policy, Replica, ReplicaId, Run, RunId, RunState, Settled, Settlement,
-    Standing, StoreTime, Token,
+    Attempt, Idempotency, Json, Lease, NewRun, Policy, Reopened, Replica, ReplicaId, Run, RunId, RunState, Settled,
+    Settlement, Standing, StoreTime, Token,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -160,16 +160,6 @@ pub enum Cancelled {
     /// It is running; its owner will be told.
     Asked,
     AlreadyFinished,
-    NotFound,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reopened {
-    Ready,
-    /// It is not finished, or somebody else opened it first.
-    NotFinished,
-    /// Its unique key is held by this unfinished run.
-    KeyTaken(RunId),
     NotFound,
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn run(life: Arc<Life>, crew: usize) {
             core.env.sleep(offer.pause).await;
         }
         if core.settings.hole.is(Hole::WakeIsTruth) {
-            // It turns all the while: only looking for work hangs on the hint.
+            // The loop turns all the while: only looking for work hangs on the hint.
             while within(&*core.env, core.settings.idle_limit(), wakes.wait()).await.is_none() {
                 life.turned(turn);
             }
@@ -118,12 +118,12 @@ async fn granted(
     match answer {
         Ok(_) if late => {
             // This replica was away while the answer waited; others may hold these runs by now.
-            // Reconciliation releases those that it still holds.
+            // Reconciliation releases the leases that this replica still holds.
             tracing::debug!("a claim's answer came too late");
             None
         }
         Ok(claimed) if life.phase() != Phase::Active => {
-            // It began to drain meanwhile: these start elsewhere, at no cost.
+            // The replica began to drain meanwhile: the claimed runs start elsewhere, at no cost.
             let runs = claimed.iter().map(|claimed| claimed.lease.run_id).collect();
             if let Err(error) = reconcile::release_unbegun(life, runs).await {
                 tracing::warn!(%error, "claimed runs could not be released");
@@ -141,7 +141,7 @@ async fn granted(
             Some(count)
         }
         Err(error) => {
-            // What it may have granted all the same, reconciliation finds.
+            // Reconciliation finds what the failed claim may have granted all the same.
             tracing::debug!(%error, "claim failed");
             life.core.env.sleep(CLAIM_PAUSE).await;
             None
@@ -149,7 +149,7 @@ async fn granted(
     }
 }
 
-/// How long these waited: from when they could first be claimed, or since they were lost.
+/// Measures how long claimed runs waited: from when each could first be claimed, or since it was lost.
 fn measure(life: &Life, claimed: &[Claimed]) {
     let waits = metrics::histogram!("everbeat_run_wait_seconds");
     for first in claimed.iter().filter(|claimed| claimed.lease.attempt == 1) {

@@ -18,7 +18,7 @@ pub struct Failure {
     pub message: String,
     /// Trying again will not help.
     pub permanent: bool,
-    /// It is no failure of the work: it stopped because it was told to.
+    /// The work did not fail: it stopped because it was told to.
     pub stopped: Option<Stop>,
 }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const WARN_AGAIN: Duration = Duration::from_secs(300);
-/// About what an ending takes that says only why there is no other: nothing smaller gives way to it.
+/// About the size of an ending that says only why there is no other. No smaller ending gives way to such a one.
 pub(crate) const SMALL_BYTES: usize = 1024;
-/// What is held beyond this keeps its slot, so that no more of it comes. (Results of 4 MiB each, at most.)
+/// Endings held beyond this keep their slots, so that no more of them come. (A result has 4 MiB at most.)
 const MOST_BYTES: usize = 64 << 20;
 const MOST: usize = 1000;
 
@@ -28,7 +28,7 @@ pub(crate) struct Hold {
     spent: Duration,
     last_try: BootInstant,
     last_warned: BootInstant,
-    /// Its attempt fails for that reason; what was to be stored first is gone.
+    /// The attempt fails for that reason; what was to be stored first is gone.
     gave_way: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct HeldEnding {
     pub(crate) hold: Hold,
 }
 
-/// Notes that this ending could not be stored just now. `tested`: it was tried, and by itself.
+/// Notes that this ending could not be stored just now. `tested`: the ending was tried, and by itself.
 pub(crate) fn hold(
     life: &Life,
     mut unstored: Unstored,
@@ -88,7 +88,7 @@ pub(crate) fn hold(
     unstored
 }
 
-/// Others could be stored all the time, so it is for this ending: its attempt fails with the reason.
+/// Fails the attempt with the reason: other endings could be stored all the time, so the fault lies in this one.
 fn give_way(unstored: &mut Unstored, hold: &mut Hold, error: &StoreError, now: BootInstant) {
     let lease = &unstored.work.claimed.lease;
     let (outcome, bytes, tried) = (unstored.ending.outcome.as_str(), unstored.ending.bytes(), hold.tries);

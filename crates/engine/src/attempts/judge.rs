@@ -75,7 +75,7 @@ impl Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopping {
     AtOnce,
-    /// It is asked, and has the grace of its terms.
+    /// The attempt is asked to stop, and has the grace of its terms.
     Asked,
 }
 
@@ -149,7 +149,7 @@ async fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, sto
         Condemned::AfterItsEnd => None,
         Condemned::Now(conclusion) => Some(conclusion),
     };
-    // Told first: from here on no heartbeat is answered as if it counted.
+    // The attempt is told first: from here on no heartbeat is answered as if it counted.
     match (stopping, work.terms.grace) {
         (Stopping::AtOnce, _) | (Stopping::Asked, Some(Duration::ZERO)) => work.kill(Stop::Judged),
         (Stopping::Asked, grace) => {

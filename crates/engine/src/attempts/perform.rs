@@ -22,7 +22,7 @@ impl Life {
         self.enter_table(crew, claimed, Some(cancel_asked));
     }
 
-    /// `taken_over`: whether it was asked to cancel before, if it has begun, or may have.
+    /// `taken_over`: of an attempt that has begun before, or may have, whether it was asked to cancel.
     fn enter_table(self: &Arc<Life>, crew: usize, claimed: Claimed, taken_over: Option<bool>) {
         if self.crew(crew).is_closed() {
             return;
@@ -34,8 +34,8 @@ impl Life {
             work.ask_cancel(now);
         }
         if terms.isolation && now >= self.pulse().renewed + self.core.settings.renew_deadline() {
-            // The answer came so late that others may have taken it over; if not, reconciliation
-            // releases it.
+            // The claim's answer came so late that others may have taken the run over; if not,
+            // reconciliation releases the lease.
             return;
         }
         self.crew(crew).performer.entered(&work);
@@ -69,7 +69,7 @@ impl Life {
             crew.performer.end(&post, &work).await;
         }
         let concluded = conclusion.is_some();
-        // What was decided of it before goes first, now that it has ended.
+        // What was decided of the attempt before goes first, now that the attempt has ended.
         let counts = match conclusion {
             Some(conclusion) => {
                 work.conclude();

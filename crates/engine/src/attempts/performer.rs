@@ -25,7 +25,7 @@ pub trait Performer: Send + Sync {
     /// The names of the tasks that this performer performs, for whoever submits.
     fn tasks(&self) -> BTreeSet<String>;
 
-    /// Whether a task of this name is among them.
+    /// Whether a task of this name is among `tasks`.
     fn knows(&self, task: &str) -> bool {
         self.tasks().contains(task)
     }
@@ -63,7 +63,7 @@ pub trait Performer: Send + Sync {
     /// A replica has joined. What its predecessors left is looked at before anything is offered.
     fn joined(&self, _post: &Post) {}
 
-    /// Looks at what predecessors left behind. Asked again and again, also after it has succeeded.
+    /// Looks at what predecessors left behind. The replica calls `recover` again and again, also after a success.
     async fn recover(&self, _post: &Post) -> Result<(), StoreError> {
         Ok(())
     }
@@ -74,8 +74,8 @@ pub trait Performer: Send + Sync {
         Ok(())
     }
 
-    /// Takes up an attempt whose lease is this replica's and that nobody performs. Gives it back if nothing of it can
-    /// go on: then it is released.
+    /// Takes up an attempt whose lease is this replica's and that nobody performs. Gives the lease back if nothing of
+    /// the attempt can go on: then the replica releases the lease.
     fn resume(&self, _post: &Post, held: Held) -> Option<Held> {
         Some(held)
     }
@@ -155,7 +155,7 @@ pub struct Offer {
     pub lines: Vec<Line>,
     /// Only what waits in these queues; none means in all.
     pub queues: Option<BTreeSet<String>>,
-    /// Between two claims hints are not heard for so long: they come in floods.
+    /// So long after a claim hints are not heard: hints come in floods.
     pub pause: Duration,
 }
 
@@ -184,9 +184,9 @@ pub struct Terms {
     pub silence: Option<Duration>,
     /// Without progress for so long, an attempt has stalled.
     pub stall: Option<Duration>,
-    /// Longer than that no attempt takes.
+    /// No attempt takes longer than this.
     pub deadline: Option<Duration>,
-    /// So long an attempt that was asked to stop may take; then it is killed.
+    /// So long an attempt may take to stop after it was asked to; then the attempt is killed.
     pub grace: Option<Duration>,
     /// An attempt is stopped when the store has not acknowledged this replica in time.
     pub isolation: bool,
@@ -199,7 +199,7 @@ pub struct Terms {
 /// Whose sign of life counts for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beats {
-    /// That of the replica: it performs the attempt in its own process.
+    /// The beat of the replica, which performs the attempt in its own process.
     Replica,
     /// The attempt's own, which the replica judges.
     ByHand,
@@ -210,9 +210,9 @@ pub enum Beats {
 /// What becomes of an attempt when its replica goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// Its performer ends with the replica: a drain awaits it, and releases it when the grace is over.
+    /// The attempt ends with the replica: a drain awaits the attempt, and releases it when the grace is over.
     Ends,
-    /// It goes on, and waits for another replica that takes it over.
+    /// The attempt goes on, and waits for another replica that takes it over.
     GoesOn,
 }
 
@@ -227,7 +227,7 @@ impl Terms {
             deadline: policy.deadline,
             grace: Some(policy.cancel_grace),
             isolation,
-            // Its side effects are not fenced: its successor must not meet it.
+            // Side effects of the attempt are not fenced: a successor must not meet it.
             verdict_waits: isolation,
             beats: if by_hand { Beats::ByHand } else { Beats::Replica },
             parting: Parting::Ends,

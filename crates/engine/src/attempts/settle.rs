@@ -26,9 +26,9 @@ pub(crate) struct Unstored {
     pub(crate) draft: Option<Draft>,
     /// Somebody asked to cancel, as the store knows.
     pub(crate) cancel_asked: bool,
-    /// That write may have happened all the same: it is looked up before the next.
+    /// The last write of this ending was not answered and may have happened: it is looked up before the next.
     pub(crate) unsure: bool,
-    /// It could not be stored although it stood alone.
+    /// Of an ending that could not be stored although it stood alone.
     pub(crate) hold: Option<Hold>,
 }
 

@@ -59,7 +59,7 @@ impl Signer {
     pub(crate) async fn checkpoint(&self, work: &Arc<Work>, value: Json) -> Result<(), Stop> {
         let (acknowledge, acknowledged) = oneshot::channel();
         let request = Request::Checkpoint(work.clone(), value, acknowledge);
-        // It is the store that is slow, not the attempt: whoever waits here is not silent.
+        // The store is slow, not the attempt: whoever waits here is not silent.
         let _waiting = work.awaits_store();
         self.requests.send(request).await.map_err(|_| Stop::Fenced)?;
         acknowledged.await.unwrap_or(Err(Stop::Fenced))
@@ -113,7 +113,7 @@ pub(crate) async fn run(life: Arc<Life>, mut requests: mpsc::Receiver<Request>) 
 /// Checkpoints that the store could not take, although each stood alone: those who wait for them go on waiting.
 struct Held {
     signs: BTreeMap<Token, Pending>,
-    /// When they are tried again.
+    /// When the signs are tried again.
     until: BootInstant,
     pause: Duration,
 }
@@ -186,7 +186,7 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut H
                 }
             }
             Err(error) if error.may_be_content() && batch.len() > 1 => {
-                // It may be for one of them, or for how much it is: fewer at a time, until the bad one stands alone.
+                // The fault may lie in one sign, or in the size of all: fewer at a time, until that sign is alone.
                 most = batch.len() / 2;
                 batch.into_iter().for_each(|sign| put_back(pending, sign));
             }
@@ -205,7 +205,7 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut H
     }
 }
 
-/// It cannot be stored although it stands alone; the others are not held back by it.
+/// Handles a sign that cannot be stored although it stands alone, so that it holds back no other.
 async fn alone(life: &Life, sign: Pending, error: &StoreError, held: &mut Held) {
     if error.class() == Class::Bug {
         tracing::error!(%error, "a checkpoint cannot be stored");

@@ -19,10 +19,10 @@ pub(crate) struct Table {
     timers: Timers,
     /// How many must stop when the store does not acknowledge this replica.
     isolating: usize,
-    /// Those that have ended, but whose endings the store could not take yet.
+    /// Attempts that have ended, but whose endings the store could not take yet.
     held: BTreeMap<Token, HeldEnding>,
     held_bytes: usize,
-    /// Of these: those that take no slot meanwhile.
+    /// The attempts among `held` that take no slot meanwhile.
     slotless: BTreeSet<Token>,
 }
 
@@ -63,7 +63,7 @@ impl Table {
         self.by_crew.get(&crew).map_or(0, |of| of.len() - self.slotless.intersection(of).count())
     }
 
-    /// Those that part from their replica in this way.
+    /// The attempts that part from their replica in this way.
     pub(crate) fn parting(&self, parting: Parting) -> Vec<Arc<Work>> {
         self.all.values().filter(|work| work.terms.parting == parting).cloned().collect()
     }

@@ -91,7 +91,7 @@ fn settlement(life: &Life, unstored: &Unstored) -> Settlement {
     }
 }
 
-/// After an unanswered write: what it did settle is done, not fenced.
+/// Forgets what an unanswered write did settle: those endings are done, not fenced.
 pub(super) async fn forget_settled(life: &Life, waiting: &mut Vec<Unstored>) -> Result<(), StoreError> {
     let leases = waiting.iter().map(|unstored| (unstored.work.claimed.lease.run_id, unstored.work.token())).collect();
     let settled = life.call_in(Turn::Settle, life.core.store.was_settled(leases)).await?;

@@ -41,7 +41,7 @@ pub(crate) async fn run(life: Arc<Life>) {
                 }
                 core.waiters.news(looked.news);
                 most = (most * 2).min(LOOK_BATCH);
-                // Due, but somebody else is at it.
+                // Executions are due, but somebody else looks at them.
                 let busy = looked.executions.is_empty() && looked.next_in == Some(Duration::ZERO);
                 if busy { Some(LOOK_PAUSE) } else { looked.next_in }
             }
@@ -62,7 +62,7 @@ pub(crate) async fn run(life: Arc<Life>) {
     }
 }
 
-/// Makes plans with ids of this replica. It owns nothing but what that takes: stores call it from
+/// Makes plans with ids of this replica. A planner owns nothing but what that takes: stores call it from
 /// threads of their own.
 pub(crate) struct ReplicaPlanner {
     pub(crate) env: Arc<dyn Env>,
@@ -86,7 +86,7 @@ pub(crate) struct Ask {
     pub(crate) command: Command,
 }
 
-/// Its revision afterwards; none if there is no such execution.
+/// The revision of the execution afterwards; none if there is no such execution.
 pub(crate) type Answer = Option<Result<u64, Refusal>>;
 
 impl Batched for Ask {
@@ -164,14 +164,14 @@ impl Core {
         Ok(())
     }
 
-    /// Tells everybody whom a command for these executions may concern, those who look for due ones too.
+    /// Tells everybody whom a command for these executions may concern, `run` included.
     fn advanced(&self, executions: &[ExecutionId]) {
         self.changed(executions);
         self.noted.notify_one();
     }
 
-    /// Tells everybody whom a change of these executions may concern, but for whoever looks for due ones:
-    /// one who tells itself never rests.
+    /// Tells everybody whom a change of these executions may concern. Does not notify `noted`: `run` would wake itself
+    /// for ever.
     fn changed(&self, executions: &[ExecutionId]) {
         executions.iter().for_each(|id| self.waiters.tell(Awaited::Execution(*id)));
         self.store.wake();

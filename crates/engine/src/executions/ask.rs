@@ -43,9 +43,9 @@ pub enum Wait {
     Immediate,
     /// Any value.
     Any,
-    /// One that is newer than what there is now.
+    /// A value that is newer than what there is now.
     Newer,
-    /// One of a later revision.
+    /// A value of a later revision.
     NewerThan(u64),
 }
 
@@ -54,9 +54,9 @@ pub enum Wait {
 pub enum Got {
     Value(Cell),
     NotSet,
-    /// Its computation failed for good, with this reason; no value will come until something changes.
+    /// The computation of the node failed for good, with this reason; no value will come until something changes.
     Failed(String),
-    /// What it is still waiting for, in words.
+    /// What the node is still waiting for, in words.
     TimedOut(Option<String>),
 }
 
@@ -185,7 +185,7 @@ impl Engine {
                 if std::mem::replace(&mut looked, true) {
                     return Err(Error::NotFound { what: "node", id: node.to_string() });
                 }
-                // A definition that was applied just now may have it; the execution goes on with that first.
+                // A definition that was applied just now may have the node; the execution goes on with that one first.
                 self.core.look_at(id).await?;
                 continue;
             }

@@ -24,7 +24,7 @@ pub(crate) async fn run(life: Arc<Life>) {
         let look_again = core.env.sleep(next_in.map_or(idle, |next| next.min(idle)));
         tokio::select! {
             biased;
-            // It may be for this replica itself: that it is to drain. Its next renewal is told so.
+            // The hint may be for this replica itself, which is to drain: its next renewal is told so.
             () = wakes.wait() => life.hinted.notify_one(),
             () = look_again => {}
         }

@@ -13,14 +13,14 @@ const BATCH: usize = 500;
 /// The store refused a sign of this attempt, since its end has been stored by somebody else.
 pub(crate) async fn one(life: &Life, work: &Arc<Work>) {
     match work.terms.parting {
-        // Settled like any other, it is fenced there too, which frees its slot and is recorded.
+        // The attempt is settled like any other and fenced there too, which frees its slot and is recorded.
         Parting::Ends if work.decide() => {
             work.kill(Stop::Fenced);
             let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
             let judged = Conclusion::lost(Reason::Fenced, "its lease was no longer its own", evidence);
             life.settle(work, judged).await;
         }
-        // It goes on, and nothing is said of its end: whoever looks for what is nobody's finds it.
+        // The attempt goes on, and nothing is said of its end: whoever looks for what is nobody's finds it.
         Parting::GoesOn if work.forsake() => {
             work.kill(Stop::Fenced);
             life.table().settled(work);
@@ -33,7 +33,7 @@ pub(crate) async fn one(life: &Life, work: &Arc<Work>) {
 pub(super) async fn all(life: &Life) {
     let mut fenced = Vec::new();
     let mut late = Vec::new();
-    // Those go on under whoever took them over.
+    // Attempts that go on without this replica do so under whoever took them over.
     let going_on = life.table().parting(Parting::GoesOn);
     going_on.iter().for_each(|work| work.kill(Stop::Fenced));
     let ending = life.table().parting(Parting::Ends);
@@ -41,7 +41,7 @@ pub(super) async fn all(life: &Life) {
         if work.decide() {
             fenced.push(by_death(life, &work, Reason::ReplicaDead));
         } else {
-            // Its ending was on its way: it counts, or whoever took the run over was first.
+            // The attempt's ending was on its way: it counts, or whoever took the run over was first.
             late.push(work.clone());
         }
         work.kill(Stop::Fenced);
@@ -74,7 +74,7 @@ async fn was_taken_over(life: &Life, work: &Work) -> bool {
     let lease = &work.claimed.lease;
     let Ok(attempts) = life.call(life.core.store.attempts(lease.run_id)).await else { return false };
     let mut mine = attempts.iter().filter(|ended| ended.attempt == lease.attempt && ended.replica_id == life.id);
-    // Those reasons are a rescuer's; this replica itself may have judged its attempt lost before.
+    // The reasons named here are a rescuer's; this replica itself may have judged its attempt lost before.
     let rescued = |error: &Json| Reason::of(error).is_some_and(Reason::is_rescue);
     mine.any(|ended| ended.outcome == Some(Outcome::Lost) && ended.error.as_ref().is_some_and(rescued))
 }

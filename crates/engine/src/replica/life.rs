@@ -50,7 +50,7 @@ impl Drop for Current<'_> {
 pub(crate) struct Life {
     pub(crate) id: ReplicaId,
     pub(crate) core: Arc<Core>,
-    /// Its performers, each in its place.
+    /// The performers of the replica, each in its place.
     pub(super) crews: Vec<Crew>,
     table: Mutex<Table>,
     pub(crate) limits: Limits,
@@ -112,7 +112,7 @@ pub(crate) enum Phase {
 }
 
 impl Life {
-    /// Lives until it leaves for good. A replica judged dead drops its work and joins again as another.
+    /// Lives until the replica leaves for good. A replica judged dead drops its work and joins again as another.
     pub(crate) async fn lead(core: Arc<Core>) {
         while !core.stopping() {
             let Some((life, endings, signs, _lock)) = Life::join(&core).await else { break };
@@ -120,7 +120,7 @@ impl Life {
             life.posts().for_each(|post| life.crew(post.place).performer.joined(&post));
             let guard = Current::begin(&core, &life);
             if core.stopping() {
-                // Told to stop while it was joining: nothing was claimed yet.
+                // The replica was told to stop while it joined: nothing was claimed yet.
                 let _others_will_notice_by_silence = life.call(core.store.leave(life.id)).await;
                 break;
             }
@@ -134,7 +134,7 @@ impl Life {
             tracing::warn!(replica = %life.id, "judged dead by another replica: dropping its work");
             fence::all(&life).await;
             if life.draining.has_begun() {
-                // It was leaving anyway.
+                // The replica was leaving anyway.
                 break;
             }
         }
@@ -206,7 +206,7 @@ impl Life {
         Some((Arc::new(life), endings_received, signs_received, lock))
     }
 
-    /// Writes the replica's row, which must exist before its first claim. Answers when it was sent.
+    /// Writes the replica's row, which must exist before its first claim. Answers when that request was sent.
     pub(crate) async fn register(core: &Core, id: ReplicaId) -> Option<BootInstant> {
         let settings = &core.settings;
         let mut pause = FIRST_PAUSE;
@@ -261,7 +261,7 @@ impl Life {
         self.crews.iter().position(|crew| crew.performer.performs(spec))
     }
 
-    /// There may be something to claim for all of them.
+    /// Wakes the claim loops of all performers: there may be something to claim for each.
     pub(crate) fn all_freed(&self) {
         self.crews.iter().for_each(|crew| crew.freed.notify_one());
     }

@@ -45,7 +45,7 @@ pub(crate) async fn run(life: Arc<Life>) {
     }
 }
 
-/// Hints come in floods; they bring about one renewal in so long.
+/// Hints come in floods; all hints of so long bring about one renewal.
 const HINT_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) fn pace(life: &Life) -> Duration {

@@ -35,7 +35,7 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
         self::returned(life);
         if returned == 0 {
-            // All of them were settled or asked to cancel meanwhile; the next sweep looks again.
+            // All these leases were settled or asked to cancel meanwhile; the next sweep looks again.
             return Ok(());
         }
     }
@@ -87,7 +87,7 @@ fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> (Reason, Settle
     (reason, rescued(life, held, ending, reason, evidence, judge))
 }
 
-/// Ends the attempt of an owner that is gone, as was observed of it.
+/// Ends the attempt of an owner that is gone, with what was observed of that owner.
 pub(crate) fn rescued(
     life: &Life,
     held: &Held,

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A loop that must be seen to turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// That of the performer in this place.
+    /// The claim loop of the performer in this place.
     Claim(usize),
     Settle,
     Sweep,

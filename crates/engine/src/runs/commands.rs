@@ -130,7 +130,7 @@ impl Engine {
         Ok(self.view(self.stored_run(id).await?))
     }
 
-    /// Newest first; fewer than asked for where they are large.
+    /// Runs, newest first; fewer than asked for where runs are large.
     pub async fn runs(&self, filter: RunFilter) -> Result<Part<RunView>> {
         Ok(self.core.store.runs(filter).await?.map(|run| self.view(run)))
     }
@@ -159,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Persisted first, then signalled; the performer settles it, or its owner after the grace.
+    /// Persists the wish first, then signals it; the performer settles the run, or its owner after the grace.
     pub async fn cancel(&self, id: RunId) -> Result<RunView> {
         match self.core.store.cancel(id).await? {
             Cancelled::NotFound => return Err(not_found(id)),

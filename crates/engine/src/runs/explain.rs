@@ -53,7 +53,7 @@ impl Engine {
         Some((held.describe(run.run.attempt, self.core.env.boot()), remedy))
     }
 
-    /// Whether it is still a command that this replica is about to begin.
+    /// Whether the run is still a command that this replica is about to begin.
     pub(crate) fn is_starting(&self, run: &RunView) -> bool {
         self.begins(&run.run)
     }

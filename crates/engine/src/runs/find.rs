@@ -39,10 +39,10 @@ impl Findable {
 pub struct Match {
     pub id: Uuid,
     pub kind: Findable,
-    /// Of a job its own, of a run its task, of an execution its graph, of a replica its host.
+    /// The name of a job itself; of a run its task, of an execution its graph, of a replica its host.
     pub name: String,
     pub state: &'static str,
-    /// When it came to be.
+    /// When the thing came to be.
     pub at: StoreTime,
 }
 
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     async fn jobs_named(&self, name: &str) -> Result<Vec<Match>> {
-        // As canonical JSON writes it; where else the text stands in an input is found out below.
+        // As canonical JSON writes the name; where else the text stands in an input is found out below.
         let text = format!("\"name\":{}", serde_json::Value::from(name));
         let ids = self.core.store.jobs_with(text, FIND_WINDOW).await?;
         let mut jobs = Vec::new();
@@ -207,7 +207,7 @@ impl Part {
         self.first_of().contains(&id)
     }
 
-    /// All ids that begin with it.
+    /// All ids that begin with these digits.
     fn first_of(&self) -> RangeInclusive<Uuid> {
         let open = 4 * (DIGITS - self.0.len());
         let first = self.number() << open;

@@ -9,16 +9,16 @@ use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunState, StoreTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A run as this replica sees it: what is stored, and what it knows of its life.
+/// A run as this replica sees it: what is stored, and what the replica knows of its life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub run: Run,
-    /// Of a running one.
+    /// Of a running run.
     pub liveness: Option<Liveness>,
     pub last_heartbeat_at: Option<StoreTime>,
     pub heartbeat_deadline: Option<StoreTime>,
     pub deadline: Option<StoreTime>,
-    /// It is a command that this replica is about to begin: nothing of it can be seen yet.
+    /// The run is a command that this replica is about to begin: nothing of it can be seen yet.
     pub starting: bool,
 }
 
@@ -56,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// Whether it is a command that this replica is about to begin.
+    /// Whether the run is a command that this replica is about to begin.
     pub(crate) fn begins(&self, run: &Run) -> bool {
         let Some(life) = self.core.life().filter(|life| run.replica_id == Some(life.id)) else { return false };
         let work = life.table().of_run(run.id).filter(|work| work.claimed.lease.attempt == run.attempt);
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// Its claim is stored, and the answer to that may still be on its way to this replica.
+    /// The claim of the run is stored, and the answer to that may still be on its way to this replica.
     fn just_claimed(&self, run: &Run) -> bool {
         run.started_at.is_some_and(|at| self.core.now().since(at) < self.core.settings.heartbeat_interval)
     }

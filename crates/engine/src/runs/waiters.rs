@@ -57,7 +57,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Whether it could be seen who is to be told.
+/// Tells whoever waits for what has changed. Answers whether the store could be read.
 async fn look(core: &Core) -> bool {
     let awaited: Vec<Awaited> = lock(&core.waiters.places).keys().copied().collect();
     let (mut runs, mut executions) = (Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Notes the stamp that this one has seen: any other is news to it.
+    /// Notes the stamp that this waiter has seen: any other is news to it.
     pub(crate) fn saw(&self, stamp: u64) {
         if let Some(place) = lock(&self.waiters.places).get_mut(&self.awaited) {
             place.seen = Some(place.seen.map_or(stamp, |seen| seen.min(stamp)));

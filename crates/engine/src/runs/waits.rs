@@ -7,7 +7,7 @@ use everbeat_model::run::Spec;
 use everbeat_model::time::format_duration;
 use everbeat_model::{Replica, RunId};
 
-/// Those before a run are counted so far.
+/// So many runs before a run are counted, and no more.
 const MOST_AHEAD: usize = 10_000;
 
 type Why = (String, Option<String>);
@@ -51,7 +51,7 @@ impl Engine {
         Some((summary, Some(format!("start a replica there; after {window} without one it may begin elsewhere"))))
     }
 
-    /// Where it stands in its line.
+    /// Where the run stands in its line.
     async fn before(&self, spec: &Spec, run: RunId) -> Result<String> {
         let ahead = self.core.store.ahead(spec, run, MOST_AHEAD).await?;
         let what = if spec.detached() { "job".to_string() } else { format!("run of task {:?}", spec.task) };

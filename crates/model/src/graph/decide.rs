@@ -13,7 +13,7 @@
 //! what they start and stop is decided once, at the end.
 
 use super::execution::{Cell, Computation, Execution, Now, Status, due_at};
-use super::gate::{Gate, equal};
+use super::gate::equal;
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
 use crate::hole::Planted;
@@ -84,6 +84,11 @@ impl Changes {
             && self.start.is_empty()
             && self.stop.is_empty()
             && !self.archived
+    }
+
+    /// When somebody should look again; never if nothing is armed.
+    pub fn next_look(&self) -> Option<StoreTime> {
+        self.ticks.values().min().copied()
     }
 }
 
@@ -390,10 +395,3 @@ impl Work<'_> {
 
 /// A tick that gives no new time is asked at least every 64 seconds.
 const LONGEST_PAUSE: u32 = 6;
-
-impl Gate {
-    /// What a node waits for, in words; empty if its gate holds.
-    pub fn waiting_for(&self, graph: &Graph, execution: &Execution, now: StoreTime) -> Vec<String> {
-        self.missing(&Now { graph, execution, now })
-    }
-}

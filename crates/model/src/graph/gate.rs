@@ -1,4 +1,9 @@
+//! Gates: when a node may be computed.
+
+use super::execution::{Execution, Now};
+use super::node::Graph;
 use crate::error::Invalid;
+use crate::time::StoreTime;
 use serde_json::{Number, Value};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -88,7 +93,12 @@ impl Gate {
         }
     }
 
-    /// What is missing for it to hold, in words; empty if it holds.
+    /// What a node with this gate waits for, in words; empty if the gate holds.
+    pub fn waiting_for(&self, graph: &Graph, execution: &Execution, now: StoreTime) -> Vec<String> {
+        self.missing(&Now { graph, execution, now })
+    }
+
+    /// What is missing for the gate to hold, in words; empty if it holds.
     pub fn missing(&self, values: &dyn Values) -> Vec<String> {
         if self.holds(values) {
             return Vec::new();

@@ -6,6 +6,7 @@
 //! anything that it depends on, however far up, is still to be computed.
 
 mod decide;
+mod definition;
 mod describe;
 mod execution;
 mod filter;
@@ -22,6 +23,7 @@ mod start;
 mod validate;
 
 pub use decide::{Change, Changes, Command, Start, Ticks, decide};
+pub use definition::{Course, is_new};
 pub use describe::{NodeView, ViewState, describe, summary};
 pub use execution::{Cell, Computation, Execution, NodeState, Status};
 pub use filter::{Condition, Direction, Field, Operator, Sort, compare, folded, searchable, sort_class};

@@ -25,6 +25,13 @@ pub struct Snapshot {
     pub now: StoreTime,
 }
 
+impl Snapshot {
+    /// An execution that is about to begin.
+    pub fn before(id: ExecutionId, graph: Arc<Graph>, now: StoreTime) -> Snapshot {
+        Snapshot { id, graph, execution: Execution::default(), ended: Vec::new(), now }
+    }
+}
+
 /// A run of a node that is over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
@@ -35,6 +42,14 @@ pub struct Ended {
     pub error: Option<Json>,
 }
 
+impl Ended {
+    /// A run that counts as running and is not stored any more.
+    pub fn unknown(node: String, run: RunId) -> Ended {
+        let error = Json::of(&json!({ "message": "its run is no longer known" }));
+        Ended { node, run, state: RunState::Failed, result: None, error: Some(error) }
+    }
+}
+
 /// What one transaction writes.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -43,6 +58,13 @@ pub struct Plan {
     pub changes: Changes,
     /// The runs of what starts, and the callbacks of what was saved.
     pub runs: Vec<NewRun>,
+}
+
+impl Plan {
+    /// Why an execution does not begin: what was asked of it with its start was refused.
+    pub fn refused_start(&self) -> Option<Refusal> {
+        self.answers.first()?.clone().err()
+    }
 }
 
 /// Why a command was not carried out. It changed nothing.

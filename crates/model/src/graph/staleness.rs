@@ -13,29 +13,103 @@ pub(super) type Revisions = BTreeMap<String, u64>;
 /// Nodes that have a value which is not what it will be: it is being computed anew, has yet to be,
 /// could not be, or rests on such a one. To compute from it would mix old and new. A node without a
 /// value cannot be mixed with anything: whoever can do without it need not wait for it.
-pub(super) fn stale<'g>(graph: &'g Graph, execution: &Execution, now: StoreTime) -> BTreeSet<&'g str> {
+pub(super) fn stale<'g>(graph: &'g Graph, execution: &Execution, now: StoreTime) -> Stale<'g> {
     let at = Now { graph, execution, now };
-    let mut stale: BTreeSet<&str> = BTreeSet::new();
-    for node in graph.in_order().filter(|node| node.kind.has_task()) {
-        let Some(cell) = execution.cell(&node.name) else { continue };
+    let mut stale = Stale::default();
+    for node in graph.in_order().filter(|node| node.kind.has_task() && execution.cell(&node.name).is_some()) {
         let Some(wanted) = at.wanted(node) else { continue };
-        let last = execution.computation(&node.name);
-        // A tick that is only armed anew, since it was due, is as good as it was.
-        let rearmed = |last: &Computation| {
-            node.kind.is_tick()
-                && at.same_but_for_ticks(&last.computed_with, &wanted)
-                && (last.status == Status::Done || last.computed_with.get(&node.name) == Some(&cell.revision))
-        };
-        let settled =
-            last.is_some_and(|last| (last.status == Status::Done && last.computed_with == wanted) || rearmed(last));
-        if !settled || node.gate.upstreams().iter().any(|name| stale.contains(name)) {
-            stale.insert(&node.name);
+        let causes = at.causes(node, &wanted, || stale.above(node));
+        if !causes.is_empty() {
+            stale.0.insert(&node.name, causes);
         }
     }
     stale
 }
 
+/// The nodes whose value is not what it will be, and why.
+#[derive(Default)]
+pub(super) struct Stale<'g>(BTreeMap<&'g str, Causes<'g>>);
+
+pub(super) type Causes<'g> = BTreeSet<Cause<'g>>;
+
+/// A node that has to be computed before a value is what it will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause<'g> {
+    /// Comes first, since it does not pass by itself.
+    Failed(&'g str),
+    Uncomputed(&'g str),
+}
+
+/// The first few causes tell enough; a wide graph would make them many.
+const MOST_CAUSES: usize = 3;
+
+impl<'g> Stale<'g> {
+    /// Whether the node must not be computed yet.
+    pub(super) fn holds_back(&self, node: &Node) -> bool {
+        node.gate.upstreams().iter().any(|name| self.0.contains_key(name))
+    }
+
+    /// What the node has to wait for: the nearest nodes above it that will have another value.
+    pub(super) fn above(&self, node: &Node) -> Causes<'g> {
+        let upstreams = node.gate.upstreams();
+        let causes: Causes<'_> = upstreams.iter().filter_map(|name| self.0.get(name)).flatten().copied().collect();
+        causes.into_iter().take(MOST_CAUSES).collect()
+    }
+}
+
+/// What a node's next or last computation stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// The gate does not hold.
+    Shut,
+    /// The node has not been computed with what is there now.
+    Stale,
+    Current,
+}
+
 impl Now<'_> {
+    /// What has to be computed before a node with a value has the one that it will have. `above` is what the node rests
+    /// on.
+    fn causes<'g>(&self, node: &'g Node, wanted: &Revisions, above: impl FnOnce() -> Causes<'g>) -> Causes<'g> {
+        let last = self.execution.computation(&node.name);
+        let current = last.is_some_and(|last| last.is_current(wanted));
+        match last.map(|last| &last.status) {
+            Some(Status::Done) if current => above(),
+            Some(_) if self.is_rearmed(node, wanted) => above(),
+            Some(Status::Running(_)) => BTreeSet::from([Cause::Uncomputed(&node.name)]),
+            Some(Status::Failed(_)) if current => BTreeSet::from([Cause::Failed(&node.name)]),
+            _ => Some(above()).filter(|above| !above.is_empty()).unwrap_or([Cause::Uncomputed(&node.name)].into()),
+        }
+    }
+
+    /// Whether a tick is only armed anew, since it was due: its value is as good as it was.
+    fn is_rearmed(&self, tick: &Node, wanted: &Revisions) -> bool {
+        let (cell, last) = (self.execution.cell(&tick.name), self.execution.computation(&tick.name));
+        tick.kind.is_tick()
+            && cell.zip(last).is_some_and(|(cell, last)| {
+                self.same_but_for_ticks(&last.computed_with, wanted)
+                    && (last.status == Status::Done || last.computed_with.get(&tick.name) == Some(&cell.revision))
+            })
+    }
+
+    /// What the node's next or last computation stands on. The node's own revision is left out: a tick that is about to
+    /// be armed anew stands where it stood.
+    pub(super) fn ground(&self, node: &Node) -> Ground {
+        if !node.gate.holds(self) && !self.stands(node) {
+            return Ground::Shut;
+        }
+        if !node.kind.has_task() {
+            return Ground::Current;
+        }
+        let wanted = self.revisions(node);
+        let others = |revisions: &Revisions| -> Revisions {
+            revisions.iter().filter(|(name, _)| **name != node.name).map(|(name, at)| (name.clone(), *at)).collect()
+        };
+        let is_current =
+            |last: &Computation| last.status != Status::Next && others(&last.computed_with) == others(&wanted);
+        if self.execution.computation(&node.name).is_some_and(is_current) { Ground::Current } else { Ground::Stale }
+    }
+
     /// The revisions that the node should be computed with now; none while its gate is shut.
     pub(super) fn wanted(&self, node: &Node) -> Option<Revisions> {
         self.stands(node).then(|| self.revisions(node))

@@ -4,13 +4,13 @@ use super::decide::{Start, Work};
 use super::execution::{Computation, Execution, Status, due_at};
 use super::kind::NodeKind;
 use super::node::Node;
-use super::staleness::{Revisions, stale};
+use super::staleness::{Revisions, Stale, stale};
 use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
 use crate::time::StoreTime;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 impl Work<'_> {
     /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
@@ -27,7 +27,7 @@ impl Work<'_> {
 
     fn start_and_stop_once(&mut self, new_run: &mut dyn FnMut() -> RunId) {
         let mixes = self.hole.is(Hole::MixedInputs);
-        let stale = if mixes { BTreeSet::new() } else { stale(self.graph, &self.next, self.now) };
+        let stale = if mixes { Stale::default() } else { stale(self.graph, &self.next, self.now) };
         for node in self.graph.in_order().filter(|node| node.kind.has_task()) {
             let wanted = self.view().wanted(node);
             let last = self.next.computation(&node.name);
@@ -46,7 +46,7 @@ impl Work<'_> {
             let Some(wanted) = wanted.filter(|_| self.asked_again_at(node).is_none_or(|at| at <= self.now)) else {
                 continue;
             };
-            if node.gate.upstreams().iter().all(|name| !stale.contains(*name)) {
+            if !stale.holds_back(node) {
                 self.start(node, wanted, new_run());
             }
         }

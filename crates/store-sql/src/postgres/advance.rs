@@ -8,13 +8,13 @@ use super::Postgres;
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::halves::Halves;
 use super::link::again;
 use super::snapshot::{Locked, definition, definitions, locked_sql};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
 use crate::encode::{UNSTORABLE_PAUSE, limit, micros, unstorable_change};
+use crate::halves::Halves;
 use everbeat_model::ExecutionId;
 use everbeat_model::graph::{Command, Graph, must_be_alone, not_alone};
 use everbeat_store::{Advance, Advanced, Looked, Planner, Result};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// In one order, so that two servers do not lock each other out.
+/// Locks executions in one order, so that two servers do not lock each other out.
 const LOCK: &str = "select 1 from execution e where e.id = any($1::uuid[]) order by e.id for update";
 
 const TAKE_NOTES: &str =
@@ -86,7 +86,7 @@ async fn unstorable(store: &Postgres, advance: &Advance, reason: &str) -> Result
     if advance.commands.is_empty() {
         postpone(store, advance.execution).await?;
     }
-    Ok(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()))
+    Ok(Advanced::refused(&advance.commands, &refusal))
 }
 
 async fn postpone(store: &Postgres, execution: ExecutionId) -> Outcome<()> {
@@ -111,7 +111,7 @@ async fn try_advance(
     let returning = batch.iter().filter(|advance| advance.commands.contains(&Command::Unarchive));
     let returning: Vec<Uuid> = returning.map(|advance| advance.execution.0).collect();
     if !returning.is_empty() {
-        // No start of a singleton and no new definition slips past it.
+        // No start of a singleton and no new definition slips past this change.
         let named = "select distinct e.graph from execution e where e.id = any($1::uuid[])";
         let rows = transaction.query(named, &[&returning]).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
@@ -140,8 +140,8 @@ pub(super) async fn advance_due(store: &Postgres, most: usize, planner: &dyn Pla
         }
         Err(fault) => {
             if let [culprit] = executions[..] {
-                // Alone, it is what cannot be carried out: it must not keep the others waiting for ever. If the
-                // server is away, this fails as well.
+                // Alone, the execution is what cannot be carried out: it must not keep the others waiting for
+                // ever. If the server is away, putting it off fails as well.
                 tracing::error!(execution = %culprit, ?fault, "an execution cannot be looked at and is put off");
                 postpone(store, culprit).await?;
             }
@@ -193,7 +193,7 @@ struct Found {
     taken: BTreeMap<Uuid, i64>,
 }
 
-/// Decides over each in the order asked for, and writes it all.
+/// Decides over each execution in the order asked for, and writes all that was decided.
 async fn carry_on(
     transaction: &Transaction<'_>,
     store: &Postgres,
@@ -202,7 +202,7 @@ async fn carry_on(
     planner: &dyn Planner,
 ) -> Outcome<Vec<Advanced>> {
     let Found { locked, taken } = found;
-    let serials = locked.iter().map(|locked| if locked.moved() { locked.latest } else { locked.read.definition });
+    let serials = locked.iter().map(|locked| locked.read.course.follow(locked.latest).0.definition);
     let graphs = definitions(transaction, &store.definitions, &serials.collect()).await?;
     let standing = standing(transaction, &locked, &wanted).await?;
     let mut decisions = Decisions { planner, graphs, standing, taken, decided: Vec::new(), ticks: Vec::new() };
@@ -253,16 +253,14 @@ impl Decisions<'_> {
             let refusal = not_alone(&name, *other);
             // What is refused as a whole leaves its note to whoever looks next.
             self.ticks.extend(self.taken.get(&id.0).map(|due| (id.0, *due)));
-            return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
+            return Ok(Advanced::refused(&commands, &refusal));
         }
-        let moved = locked.moved();
-        if moved {
-            (locked.read.definition, locked.read.seen) = (locked.latest, locked.latest);
-        }
-        let graph = definition(&self.graphs, locked.read.definition)?;
+        let (course, moved) = locked.read.course.follow(locked.latest);
+        locked.read.course = course;
+        let graph = definition(&self.graphs, course.definition)?;
         let mut plan = self.planner.plan(locked.snapshot(graph.clone()), commands);
         let answers = std::mem::take(&mut plan.answers);
-        self.ticks.extend(plan.changes.ticks.values().min().map(|due| (id.0, due.0)));
+        self.ticks.extend(plan.changes.next_look().map(|due| (id.0, due.0)));
         if plan.changes.archived && locked.read.singleton {
             match plan.changes.execution.archived_at {
                 Some(_) => _ = self.standing.remove(&name),
@@ -273,12 +271,5 @@ impl Decisions<'_> {
             self.decided.push(Decided { read: locked.read, graph, plan, now: locked.now });
         }
         Ok(Advanced::Done(answers))
-    }
-}
-
-impl Locked {
-    /// A newer definition of its graph was applied than it knows of.
-    fn moved(&self) -> bool {
-        self.latest > self.read.seen
     }
 }

@@ -8,22 +8,24 @@ pub(super) type Column = (&'static str, &'static str);
 
 /// Defines a row, and rows as one array per column in the order of the statement's parameters.
 macro_rules! arrays {
-    ($(#[$meta:meta])* $rows:ident of $row:ident<$life:lifetime> { $($column:ident: $rust:ty as $sql:literal,)* }) => {
-        pub(super) struct $row<$life> {
+    ($(#[$meta:meta])* $rows:ident of $row:ident $(<$life:lifetime>)? {
+        $($column:ident: $rust:ty as $sql:literal,)*
+    }) => {
+        pub(super) struct $row$(<$life>)? {
             $(pub(super) $column: $rust,)*
         }
 
         $(#[$meta])*
         #[derive(Default)]
-        pub(super) struct $rows<$life> {
+        pub(super) struct $rows$(<$life>)? {
             $(pub(super) $column: Vec<$rust>,)*
         }
 
-        impl<$life> $rows<$life> {
+        impl$(<$life>)? $rows$(<$life>)? {
             pub(super) const COLUMNS: &'static [$crate::postgres::arrays::Column] =
                 &[$((stringify!($column), $sql),)*];
 
-            pub(super) fn push(&mut self, row: $row<$life>) {
+            pub(super) fn push(&mut self, row: $row$(<$life>)?) {
                 $(self.$column.push(row.$column);)*
             }
 
@@ -67,6 +69,11 @@ pub(super) fn given(columns: &[Column]) -> String {
     format!("select * from {} as g({})", unnest(columns), names(columns))
 }
 
+/// `select * from unnest($1::uuid[], $2::text[]) with ordinality as g(id, graph, nth)`: `nth` keeps the order.
+pub(super) fn numbered(columns: &[Column]) -> String {
+    format!("select * from {} with ordinality as g({}, nth)", unnest(columns), names(columns))
+}
+
 /// `$2::text[]`: the whole array of a column.
 pub(super) fn array(columns: &[Column], name: &str) -> String {
     let place = columns.iter().position(|(column, _)| *column == name).expect("a column of the statement");
@@ -93,6 +100,10 @@ mod tests {
     fn a_statement_names_its_arrays_in_the_order_in_which_they_are_given() {
         let columns = Things::COLUMNS;
         assert_eq!(given(columns), "select * from unnest($1::bigint[], $2::text[]) as g(id, name)");
+        assert_eq!(
+            numbered(columns),
+            "select * from unnest($1::bigint[], $2::text[]) with ordinality as g(id, name, nth)"
+        );
         assert_eq!(
             insert("thing", columns),
             "insert into thing (id, name) select * from unnest($1::bigint[], $2::text[])"

@@ -1,7 +1,7 @@
 //! New runs, and requests that are the same as before.
 
 use super::Postgres;
-use super::arrays::{arrays, names, unnest};
+use super::arrays::{arrays, insert, numbered};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
 use super::link::again;
@@ -36,9 +36,7 @@ arrays! {
 
 /// The runs that are given, in their order.
 fn given_runs() -> String {
-    let columns = Rows::COLUMNS;
-    let unnest = unnest(columns);
-    format!("given as materialized (select * from {unnest} with ordinality as g({}, nth))", names(columns))
+    format!("given as materialized ({})", numbered(Rows::COLUMNS))
 }
 
 const MAKE: &str = "\
@@ -66,7 +64,7 @@ static ENQUEUE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Inside a transaction: what is there already stays as it is.
+/// For a transaction: runs that are stored already stay as they are.
 pub(super) static INSERT: LazyLock<String> = LazyLock::new(|| {
     format!(
         "with {now}, {given}, \
@@ -83,18 +81,24 @@ pub(super) static INSERT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// In the order of the keys, so that two requests lock in one order.
-const TAKE_KEYS: &str = "\
-    insert into unique_key (key, run_id) select g.key, g.run_id from unnest($1::text[], $2::uuid[]) as g(key, run_id) \
-    order by g.key on conflict (key) do nothing returning key";
+arrays! {
+    /// Unique keys, and the runs that want them.
+    Keys of Key<'a> {
+        key: &'a str as "text",
+        run_id: Uuid as "uuid",
+    }
+}
 
-/// Who holds these keys; and, without a key, which of these runs are stored.
-const KEY_HOLDERS: &str = "\
-    select key, run_id from unique_key where key = any($1::text[]) \
-    union all \
-    select null, id from run where id = any($2::uuid[])";
+/// Takes keys in their order, so that two requests lock in one order.
+static TAKE_KEYS: LazyLock<String> =
+    LazyLock::new(|| insert("unique_key", Keys::COLUMNS) + " order by 1 on conflict (key) do nothing returning key");
 
-/// Waits for another request with the same key to end.
+const KEY_HOLDERS: &str = "select key, run_id from unique_key where key = any($1::text[])";
+
+/// Which of these runs are stored.
+const STORED: &str = "select id from run where id = any($1::uuid[])";
+
+/// Takes a key. Waits for another request with the same key to end.
 pub(super) const TAKE_IDEMPOTENCY: &str = concat!(
     "with ",
     now!(),
@@ -117,27 +121,30 @@ pub(super) async fn enqueue(store: &Postgres, request: &Enqueue) -> Result<Vec<E
             Err(fault) => return Err(fault.into()),
         }
     }
-    again!(async { attempt(store.exclusive.begin().await?, request).await })?
+    again!(async {
+        let transaction = store.exclusive.begin().await?;
+        let answer = try_enqueue(&transaction, request).await;
+        transaction.close(answer).await
+    })?
 }
 
 /// The inner result is the request's; the outer one is the transaction's.
-async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Result<Vec<Enqueued>>> {
+async fn try_enqueue(transaction: &Transaction<'_>, request: &Enqueue) -> Outcome<Result<Vec<Enqueued>>> {
     if let Some(idempotency) = &request.idempotency {
         let taken = transaction.query(TAKE_IDEMPOTENCY, &[&idempotency.key, &idempotency.fingerprint]).await?;
         if taken.is_empty() {
-            let seen = seen(&transaction, idempotency).await?;
-            transaction.rollback().await?;
+            let seen = seen(transaction, idempotency).await?;
             return Ok(seen.map(|ids| ids.into_iter().map(|id| Enqueued::Exists(RunId(id))).collect()));
         }
     }
-    let holders = Holders::take(&transaction, &request.runs).await?;
+    let holders = Holders::take(transaction, &request.runs).await?;
     let fresh: Vec<&NewRun> = request.runs.iter().filter(|run| holders.stands_for(run).is_none()).collect();
     let mut made = BTreeSet::new();
     for chunk in chunks(&fresh, |run| run.bytes()) {
         let inserted = transaction.query(&INSERT, &rows(chunk.iter().copied()).params()).await?;
         made.extend(inserted.iter().map(|row| row.get::<_, Uuid>(0)));
     }
-    holders.give_back(&transaction, &made).await?;
+    holders.give_back(transaction, &request.runs, &made).await?;
     let answers: Vec<Enqueued> = request
         .runs
         .iter()
@@ -160,7 +167,6 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
     if !body.is_empty() {
         transaction.query(APPEND, &[&body]).await?;
     }
-    transaction.commit().await?;
     Ok(Ok(answers))
 }
 
@@ -168,7 +174,7 @@ async fn attempt(transaction: Transaction<'_>, request: &Enqueue) -> Outcome<Res
 pub(super) async fn seen(transaction: &Transaction<'_>, idempotency: &Idempotency) -> Outcome<Result<Vec<Uuid>>> {
     let sql = "select fingerprint, run_ids from idempotency where key = $1";
     let rows = transaction.query(sql, &[&idempotency.key]).await?;
-    // Forgotten between the two statements: then it is ours after all.
+    // The key was forgotten between the two statements: it is ours after all.
     let Some(row) = rows.first() else { return Err(Fault::Again("an idempotency key just expired".to_string())) };
     match idempotency.sent(Some((row.get(0), row.get(1)))) {
         Sent::Again(ids) => Ok(Ok(ids)),
@@ -182,27 +188,37 @@ struct Holders<'a> {
     by_key: BTreeMap<&'a str, RunId>,
     /// Keys that were free.
     taken: Vec<&'a str>,
-    /// Of the runs whose key another one holds, those that are stored already.
+    /// Of the runs that share a key with another one, of the request or before it, those that are stored already.
     stored: BTreeSet<RunId>,
 }
 
 impl<'a> Holders<'a> {
-    /// Takes each key that is free. Of several runs with one key the first takes it.
+    /// Takes each key that is free. Of several runs with one key the first that is not stored takes it.
     async fn take(transaction: &Transaction<'_>, runs: &'a [NewRun]) -> Outcome<Holders<'a>> {
         let mut holders = Holders::default();
+        let mut by_key: BTreeMap<&str, Vec<RunId>> = BTreeMap::new();
         for run in runs {
             if let Some(key) = &run.spec.unique_key {
-                holders.by_key.entry(key).or_insert(run.id);
+                by_key.entry(key).or_default().push(run.id);
             }
+        }
+        let sharing: Vec<Uuid> = by_key.values().filter(|runs| runs.len() > 1).flatten().map(|run| run.0).collect();
+        if !sharing.is_empty() {
+            let rows = transaction.query(STORED, &[&sharing]).await?;
+            holders.stored.extend(rows.iter().map(|row| RunId(row.get(0))));
+        }
+        for (key, runs) in &by_key {
+            let first = runs.iter().find(|run| !holders.stored.contains(run));
+            holders.by_key.extend(first.map(|run| (*key, *run)));
         }
         if holders.by_key.is_empty() {
             return Ok(holders);
         }
-        let keys: Vec<&str> = holders.by_key.keys().copied().collect();
-        let ids: Vec<Uuid> = holders.by_key.values().map(|id| id.0).collect();
-        let rows = transaction.query(TAKE_KEYS, &[&keys, &ids]).await?;
+        let mut given = Keys::default();
+        holders.by_key.iter().for_each(|(key, run)| given.push(Key { key, run_id: run.0 }));
+        let rows = transaction.query(&TAKE_KEYS, &given.params()).await?;
         let free: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        let (taken, held): (Vec<&str>, Vec<&str>) = keys.into_iter().partition(|key| free.contains(key));
+        let (taken, held): (Vec<&str>, Vec<&str>) = given.key.into_iter().partition(|key| free.contains(key));
         holders.taken = taken;
         if !held.is_empty() {
             holders.read(transaction, &held, runs).await?;
@@ -213,16 +229,11 @@ impl<'a> Holders<'a> {
     async fn read(&mut self, transaction: &Transaction<'_>, held: &[&'a str], runs: &[NewRun]) -> Outcome<()> {
         let with_key = runs.iter().filter(|run| run.spec.unique_key.is_some());
         let ids: Vec<Uuid> = with_key.map(|run| run.id.0).collect();
-        let rows = transaction.query(KEY_HOLDERS, &[&held, &ids]).await?;
-        let mut found: BTreeMap<&str, RunId> = BTreeMap::new();
-        for row in &rows {
-            match row.get(0) {
-                Some(key) => _ = found.insert(key, RunId(row.get(1))),
-                None => _ = self.stored.insert(RunId(row.get(1))),
-            }
-        }
+        let rows = transaction.all(&[(KEY_HOLDERS, &[&held]), (STORED, &[&ids])]).await?;
+        let found: BTreeMap<&str, RunId> = rows[0].iter().map(|row| (row.get(0), RunId(row.get(1)))).collect();
+        self.stored.extend(rows[1].iter().map(|row| RunId(row.get(0))));
         for key in held {
-            // Its holder has just finished: the key is free after all.
+            // The run that held the key has just finished: the key is free after all.
             let free = || Fault::Again(format!("the key {key:?} became free"));
             self.by_key.insert(key, *found.get(key).ok_or_else(free)?);
         }
@@ -230,19 +241,27 @@ impl<'a> Holders<'a> {
     }
 
     /// Gives back the keys of runs that were not made: each was stored before, and has finished, since its key was free.
-    async fn give_back(&self, transaction: &Transaction<'_>, made: &BTreeSet<Uuid>) -> Outcome<()> {
+    async fn give_back(&self, transaction: &Transaction<'_>, runs: &[NewRun], made: &BTreeSet<Uuid>) -> Outcome<()> {
         let is_made = |key: &&str| self.by_key.get(key).is_some_and(|run| made.contains(&run.0));
         let unused: Vec<&str> = self.taken.iter().copied().filter(|key| !is_made(key)).collect();
         if unused.is_empty() {
             return Ok(());
         }
+        let relies = |run: &&NewRun| {
+            let key = run.spec.unique_key.as_deref().filter(|key| unused.contains(key));
+            key.is_some() && self.stands_for(run).is_some_and(|other| other != run.id)
+        };
+        if let Some(run) = runs.iter().find(relies) {
+            // Another run of the request has the key by right, now that the first is known to be over.
+            return Err(Fault::Again(format!("the run that was to stand for {} has just finished", run.id)));
+        }
         transaction.query("delete from unique_key where key = any($1::text[])", &[&unused]).await.map(|_| ())
     }
 
-    /// Which run stands for this one, if another one holds its key. Otherwise its insert shows whether it is stored.
+    /// Which run stands for this one, as far as that is known before it is inserted.
     fn stands_for(&self, run: &NewRun) -> Option<RunId> {
-        let holder = self.by_key.get(run.spec.unique_key.as_deref()?).copied().filter(|holder| *holder != run.id)?;
-        run.stood_for(self.stored.contains(&run.id), Some(holder))
+        let holder = self.by_key.get(run.spec.unique_key.as_deref()?).copied().filter(|holder| *holder != run.id);
+        run.stood_for(self.stored.contains(&run.id), holder)
     }
 }
 

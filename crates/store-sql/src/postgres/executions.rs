@@ -211,7 +211,7 @@ fn read(row: &Row, graphs: &BTreeMap<u64, Arc<Graph>>) -> Result<Stored> {
     let attempts = nodes.into_iter().flatten().zip(attempts.into_iter().flatten());
     Ok(Stored {
         id: read.id,
-        graph: definition(graphs, read.definition)?,
+        graph: definition(graphs, read.course.definition)?,
         attempts: attempts
             .filter_map(|(node, attempt)| Some((node.to_string(), count(i64::from(attempt?)))))
             .filter(|(node, _)| read.execution.running(node).is_some())

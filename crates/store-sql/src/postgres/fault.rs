@@ -10,12 +10,12 @@ use tokio_postgres::error::SqlState;
 pub(super) enum Fault {
     /// Rolled back because of somebody else; the same again may succeed.
     Again(String),
-    /// A cause outside of the statement. Without a word of the server's, nothing is known about it.
+    /// A cause outside of the statement. Without a word of the server's, nothing is known about that cause.
     Unavailable(Obstacle, String),
     Refused(Cause, String),
     /// The values given cannot be stored.
     Data(String),
-    /// The server no longer has a prepared statement or its plan: a new connection heals it.
+    /// The server no longer has a prepared statement or its plan: a new connection has both again.
     Stale(String),
     Bug(String),
 }
@@ -34,7 +34,7 @@ fn unanswered(error: &tokio_postgres::Error) -> Fault {
     let text = explain(error);
     let source = std::error::Error::source(error);
     match source.and_then(|source| source.downcast_ref::<io::Error>()) {
-        // What cannot be written into a message at all: it would be longer than the protocol allows.
+        // The statement cannot be written into a message: that would be longer than the protocol allows.
         Some(error) if error.kind() == io::ErrorKind::InvalidInput => Fault::Data(text),
         Some(error) => match of_io(error) {
             own @ (Obstacle::NoDescriptors | Obstacle::NoMemory | Obstacle::NoAnswer) => Fault::Unavailable(own, text),
@@ -58,7 +58,7 @@ fn by_code(code: &SqlState, text: String) -> Fault {
         "58030" => Obstacle::Io,
         code => match &code[..2] {
             "08" => Obstacle::Unreachable,
-            // Operator intervention: it is shut down, or not up yet.
+            // Operator intervention: the server is shut down, or not up yet.
             "57" => Obstacle::Restarting,
             // A limit of the server's, or an error of the machine below it.
             "53" => Obstacle::Overloaded,

@@ -104,7 +104,7 @@ fn held(condition: &Condition, params: &mut Bound) -> String {
         Operator::Eq => equal(&[given], params),
         Operator::Neq => format!("not {}", equal(&[given], params)),
         Operator::In => among(given, params),
-        // Without a list to be in, it holds for nothing.
+        // Without a list to be in, `not_in` holds for nothing.
         Operator::NotIn if !given.is_array() => "false".to_string(),
         Operator::NotIn => format!("not {}", among(given, params)),
         Operator::Lt => compared("<", given, params),
@@ -150,7 +150,7 @@ fn part(column: &str, part: Option<String>, params: &mut Bound) -> String {
 /// What values are compared with, by the way of comparing.
 #[derive(Default)]
 struct Alike {
-    /// The same JSON text is the same value.
+    /// Values that are compared as JSON texts: equal texts are equal values.
     texts: Vec<String>,
     numbers: Vec<f64>,
     /// Beside each number: its text if it is whole, for two whole ones are compared exactly.
@@ -177,7 +177,7 @@ impl Alike {
         alike
     }
 
-    /// `value` is JSON text, `number` the same as a number if it is one; `nested` is true where it may be a
+    /// `value` is a JSON text, `number` that value as a number, if it is one; `nested` is true where the value may be a
     /// list or an object.
     fn sql(self, value: &str, number: &str, nested: &str, params: &mut Bound) -> String {
         let mut ways = vec!["false".to_string()];

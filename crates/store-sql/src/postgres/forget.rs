@@ -2,8 +2,8 @@
 
 use super::link::Link;
 use super::sql::now;
-use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
-use everbeat_model::RunId;
+use crate::encode::{limit, micros};
+use everbeat_model::{RunId, idempotency};
 use everbeat_store::Result;
 use std::time::Duration;
 
@@ -44,6 +44,6 @@ pub(super) async fn forget(link: &Link, run: RunId) -> Result<bool> {
 }
 
 pub(super) async fn forget_runs(link: &Link, keep: Duration, most: usize) -> Result<usize> {
-    let rows = link.query(FORGET, &[&micros(keep), &limit(most), &IDEMPOTENCY_KEEP_US]).await?;
+    let rows = link.query(FORGET, &[&micros(keep), &limit(most), &micros(idempotency::KEEP)]).await?;
     Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
 }

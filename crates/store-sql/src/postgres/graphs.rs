@@ -10,7 +10,7 @@ use crate::cells::{Definitions, number, stored};
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
-use everbeat_model::graph::Graph;
+use everbeat_model::graph::{Graph, is_new};
 use everbeat_model::{Json, StoreTime};
 use everbeat_store::{Applied, Definition, Error, Graphs, Idempotency, Result};
 use std::sync::Arc;
@@ -95,9 +95,9 @@ async fn apply(transaction: &Transaction<'_>, known: &Definitions, graph: &Arc<G
     let name = &graph.name;
     transaction.all(&[(LOCK_ALL, &[]), (LOCK_ONE, &[name])]).await?;
     let rows = transaction.query(LATEST, &[name, &None::<&str>]).await?;
-    // A definition that cannot be read any more is replaced.
+    // A definition that cannot be read any more is none.
     let latest = rows.first().and_then(|row| read(known, row).ok());
-    if let Some(definition) = latest.filter(|latest| latest.graph == *graph) {
+    if let Some(definition) = latest.filter(|latest| !is_new(graph, Some(&latest.graph))) {
         return Ok(Applied { definition, new: false });
     }
     let definition = Json::of(&graph.to_value());
@@ -122,7 +122,7 @@ pub(super) enum Hold {
     Alone,
 }
 
-/// Until the end of the transaction, in one order.
+/// Holds names until the end of the transaction; locks are taken in one order.
 pub(super) async fn hold(transaction: &Transaction<'_>, names: &[&str], hold: Hold) -> Outcome<()> {
     let sql = match hold {
         Hold::Shared => {

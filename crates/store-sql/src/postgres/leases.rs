@@ -1,5 +1,6 @@
 //! Leases, as their owner and a rescuer read them.
 
+use super::arrays::{arrays, numbered};
 use super::claim::{int_at, spec_cells};
 use super::link::Link;
 use super::replicas::replica_cells;
@@ -9,19 +10,32 @@ use crate::encode::limit;
 use everbeat_model::lease::Shown;
 use everbeat_model::{ReplicaId, RunId, Token};
 use everbeat_store::{Held, Result, Which};
+use std::sync::LazyLock;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-const WAS_SETTLED: &str = "\
-    select coalesce(\
-      (select true from done d where d.run_id = g.run_id and d.token = g.token limit 1), \
-      (select true from attempt a where a.run_id = g.run_id and a.token = g.token limit 1), false) \
-    from unnest($1::uuid[], $2::uuid[]) with ordinality as g(run_id, token, nth) order by g.nth";
+arrays! {
+    /// Leases by their secrets.
+    Secrets of Secret {
+        run_id: Uuid as "uuid",
+        token: Uuid as "uuid",
+    }
+}
+
+static WAS_SETTLED: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select coalesce(\
+           (select true from done d where d.run_id = g.run_id and d.token = g.token limit 1), \
+           (select true from attempt a where a.run_id = g.run_id and a.token = g.token limit 1), false) \
+         from ({}) g order by g.nth",
+        numbered(Secrets::COLUMNS)
+    )
+});
 
 pub(super) async fn was_settled(link: &Link, leases: &[(RunId, Token)]) -> Result<Vec<bool>> {
-    let run_id: Vec<Uuid> = leases.iter().map(|(run, _)| run.0).collect();
-    let token: Vec<Uuid> = leases.iter().map(|(_, token)| token.0).collect();
-    let rows = link.query(WAS_SETTLED, &[&run_id, &token]).await?;
+    let mut secrets = Secrets::default();
+    leases.iter().for_each(|(run, token)| secrets.push(Secret { run_id: run.0, token: token.0 }));
+    let rows = link.query(&WAS_SETTLED, &secrets.params()).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -1,5 +1,5 @@
-//! One connection with one role. It connects when first used and again after it broke; every call on
-//! it ends within a known time, also when the server is stopped or the network is dead.
+//! One connection with one role. A link connects when first used and again after its connection broke; every call on
+//! a link ends within a known time, also when the server is stopped or the network is dead.
 
 use super::address::Address;
 use super::fault::{Fault, Outcome};
@@ -21,7 +21,7 @@ use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
 /// What lost a deadlock or a race is tried so often.
 pub(super) const TRIES: usize = 5;
 
-/// Does the work anew while others make it roll back, but not for ever. A macro, since the future of a closure that
+/// Does work anew while others make it roll back, but not for ever. A macro, since the future of a closure that
 /// borrows cannot be shown to be `Send`.
 macro_rules! again {
     (async $work:block) => {{
@@ -41,7 +41,7 @@ pub(super) use again;
 /// What a call may take beyond the server's own limit for its statement.
 const CALL_SLACK: Duration = Duration::from_secs(1);
 
-/// For what may look through whole tables, and for migrations.
+/// The patience for what may look through whole tables, and for migrations.
 const SLOW_FACTOR: u32 = 6;
 
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);

@@ -19,7 +19,6 @@ mod fault;
 mod filter;
 mod forget;
 mod graphs;
-mod halves;
 mod ids;
 mod leases;
 mod link;

@@ -75,7 +75,7 @@ fn lookup(text: &str, key: &[String; 4]) -> Option<Vec<u8>> {
     })
 }
 
-/// Five, with colons between them; `\:` and `\\` stand for the signs themselves.
+/// The five fields of a line, with colons between them; `\:` and `\\` stand for the signs themselves.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut signs = line.chars();

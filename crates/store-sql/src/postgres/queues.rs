@@ -21,7 +21,7 @@ const QUEUES: &str = "\
       union all select r.queue, false, 0, 0, count(*) from lease x join run r on r.id = x.run_id group by r.queue) x \
     group by name order by name";
 
-/// By primary key, from the first of the lane on.
+/// Counts by primary key, from the first of the lane on.
 const AHEAD: &str = "\
     select count(*) from (select 1 from ready \
       where queue = $1 and task = $2 and (rank, run_id) < ($3, $4) limit $5) x";

@@ -1,14 +1,23 @@
 //! Finished runs are opened again.
 
 use super::fault::{Fault, Outcome};
-use super::link::again;
+use super::link::{Params, again};
 use super::sql::{append_event, now};
 use super::transaction::{Exclusive, Transaction};
 use crate::columns::lane;
+use crate::decode::count;
 use crate::encode::int;
-use everbeat_model::RunId;
 use everbeat_model::event::{EventKind, line};
-use everbeat_store::{Reopened, Result};
+use everbeat_model::reopen::{self as model, Closed};
+use everbeat_model::{Reopened, RunId, Standing};
+use everbeat_store::Result;
+use uuid::Uuid;
+
+const CLOSED: &str = "\
+    select d.attempt, k.run_id, r.unique_key from run r left join done d on d.run_id = r.id \
+      left join unique_key k on k.key = r.unique_key where r.id = $1";
+
+const TAKE_KEY: &str = "insert into unique_key (key, run_id) values ($1, $2) on conflict (key) do nothing returning 1";
 
 /// The attempt that ended the run moves from `done` to the history.
 const REOPEN: &str = concat!(
@@ -23,7 +32,7 @@ const REOPEN: &str = concat!(
        select run_id, attempt, outcome, replica_id, worker_id, token, started_at, finished_at, last_heartbeat_at, \
          error, verdict_id from opened where outcome is not null on conflict do nothing), \
      again as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select lane.queue, lane.task, lane.rank, lane.id, $2, 0, 0 from lane, opened returning 1), \
+       select lane.queue, lane.task, lane.rank, lane.id, $4::int, $5::int, $6::int from lane, opened returning 1), \
      logged as (",
     append_event!(),
     "t.now, $3 from opened, t) \
@@ -33,36 +42,35 @@ const REOPEN: &str = concat!(
 pub(super) async fn reopen(exclusive: &Exclusive, run: RunId, attempt: u32) -> Result<Reopened> {
     let answer = again!(async {
         let transaction = exclusive.begin().await?;
-        let answer = try_reopen(&transaction, run, attempt).await?;
-        match answer {
-            Reopened::Ready => transaction.commit().await?,
-            _ => transaction.rollback().await?,
-        }
-        Ok(answer)
+        let answer = try_reopen(&transaction, run, attempt).await;
+        transaction.close(answer).await
     });
     Ok(answer?)
 }
 
+/// Whoever loses a race looks again, so that the answer is decided over what the winner left.
 async fn try_reopen(transaction: &Transaction<'_>, run: RunId, attempt: u32) -> Outcome<Reopened> {
-    let found = "select r.unique_key, d.run_id is not null from run r \
-                 left join done d on d.run_id = r.id and d.attempt = $2 where r.id = $1";
-    let rows = transaction.query(found, &[&run.0, &int(attempt)]).await?;
-    let Some(row) = rows.first() else { return Ok(Reopened::NotFound) };
-    if !row.get::<_, bool>(1) {
-        return Ok(Reopened::NotFinished);
+    let rows = transaction.query(CLOSED, &[&run.0]).await?;
+    let closed = rows.first().map(|row| Closed {
+        run,
+        finished: row.get::<_, Option<i32>>(0).map(|attempt| count(i64::from(attempt))),
+        holder: row.get::<_, Option<Uuid>>(1).map(RunId),
+    });
+    let answer = model::reopen(closed, attempt);
+    if answer != Reopened::Ready {
+        return Ok(answer);
     }
-    if let Some(key) = row.get::<_, Option<&str>>(0) {
-        let take = "insert into unique_key (key, run_id) values ($1, $2) on conflict (key) do nothing returning 1";
-        if transaction.query(take, &[&key, &run.0]).await?.is_empty() {
-            let holder = transaction.query("select run_id from unique_key where key = $1", &[&key]).await?;
-            // Its holder has just finished: the key is free after all.
-            let Some(row) = holder.first() else { return Err(Fault::Again(format!("the key {key:?} became free"))) };
-            let holder = RunId(row.get(0));
-            // Held by the run itself: somebody else opened it first.
-            return Ok(if holder == run { Reopened::NotFinished } else { Reopened::KeyTaken(holder) });
-        }
+    let key = rows.first().and_then(|row| row.get::<_, Option<&str>>(2));
+    if let Some(key) = key
+        && transaction.query(TAKE_KEY, &[&key, &run.0]).await?.is_empty()
+    {
+        return Err(Fault::Again(format!("the key {key:?} was just taken")));
     }
     let event = line(EventKind::RunReopened, &run.to_string(), None, None);
-    let rows = transaction.query(REOPEN, &[&run.0, &int(attempt), &event]).await?;
-    Ok(if rows.is_empty() { Reopened::NotFinished } else { Reopened::Ready })
+    let Standing { attempt: last, tries, losses } = model::standing(attempt);
+    let params: Params<'_> = &[&run.0, &int(attempt), &event, &int(last), &int(tries), &int(losses)];
+    if transaction.query(REOPEN, params).await?.is_empty() {
+        return Err(Fault::Again(format!("run {run} was just opened")));
+    }
+    Ok(answer)
 }

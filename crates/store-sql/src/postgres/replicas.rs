@@ -8,7 +8,7 @@ use crate::encode::micros;
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::replica::{NewReplica, ReplicaState};
-use everbeat_model::{Json, Replica, ReplicaId, StoreTime, Verdict};
+use everbeat_model::{Replica, ReplicaId, StoreTime, Verdict};
 use everbeat_store::{Error, Joined, Renewal, Replicas, Result, Sweeps};
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -137,7 +137,7 @@ impl Replicas for Postgres {
 
     async fn bury(&self, replica: ReplicaId, beat: Option<u64>, verdict: Verdict) -> Result<bool> {
         let beat = beat.map(|beat| i64::try_from(beat).unwrap_or(i64::MAX));
-        let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
+        let detail = verdict.detail();
         let event = line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail));
         let rows = self
             .renew

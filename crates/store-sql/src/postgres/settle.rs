@@ -4,11 +4,11 @@
 use super::arrays::{Column, after, array, arrays, given};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
-use super::halves::Halves;
 use super::link::Link;
 use super::sql::{append_event, now};
 use crate::columns::lane;
 use crate::encode::{int, micros, unstorable};
+use crate::halves::Halves;
 use everbeat_model::{Json, Next, Settled, Settlement};
 use everbeat_store::Result;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ static FINISH: LazyLock<String> = LazyLock::new(|| finish(""));
 /// Finishes runs of which some compute nodes of executions.
 static FINISH_NODES: LazyLock<String> = LazyLock::new(|| finish(&noted(Endings::COLUMNS, "true")));
 
-/// For everything. A run that goes back to its lane, now or later, takes it from its own row; where a
+/// For every batch. A run that goes back to its lane, now or later, takes it from its own row; where a
 /// detached one belongs may have been written since the statement began, so its row is locked to be read as it is now.
 /// A run that somebody asked to cancel does not go back. Of several endings of one lease the first that may
 /// end it does.

@@ -3,9 +3,9 @@
 use super::arrays::{array, arrays, given};
 use super::chunk::chunks;
 use super::fault::{Fault, Outcome};
-use super::halves::Halves;
 use super::link::Link;
 use super::sql::now;
+use crate::halves::Halves;
 use everbeat_model::lease::Shown;
 use everbeat_model::{Json, ReplicaId, RunId, Token};
 use everbeat_store::{Result, Sign, Signed};
@@ -57,7 +57,7 @@ pub(super) async fn sign(link: &Link, signs: &[Sign]) -> Result<Vec<Signed>> {
 struct Merged<'a> {
     progress: Option<&'a Json>,
     checkpoint: Option<&'a Json>,
-    /// Where they stand among all.
+    /// Where the merged signs stand among all.
     places: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// By run, so that two servers lock in one order.
+/// Merges signs, by run, so that two servers lock in one order.
 fn merged(signs: &[Sign]) -> Vec<Merged<'_>> {
     let mut merged: BTreeMap<(RunId, Token, ReplicaId), Merged<'_>> = BTreeMap::new();
     for (place, sign) in signs.iter().enumerate() {

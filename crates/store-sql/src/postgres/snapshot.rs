@@ -5,7 +5,7 @@ use super::fault::{Fault, Outcome};
 use super::transaction::Transaction;
 use crate::cells::{ComputationCells, Definitions, cell, number};
 use crate::decode::count;
-use everbeat_model::graph::{Ended, Execution, Graph, NodeState, Snapshot};
+use everbeat_model::graph::{Course, Ended, Execution, Graph, NodeState, Snapshot};
 use everbeat_model::{ExecutionId, Json, RunId, RunState, StoreTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) const COMPUTATIONS: &str = "\
 /// Column after `EXECUTION_COLUMNS`.
 pub(super) const NEXT_COLUMN: usize = 24;
 
-/// With how the runs of running computations ended, the newest definition of its graph, and the time.
+/// Reads executions, how the runs of running computations ended, the newest definition of their graph, and the time.
 /// Whoever asks holds the locks of these executions.
 pub(super) fn locked_sql() -> String {
     format!(
@@ -58,9 +58,7 @@ pub(super) fn locked_sql() -> String {
 pub(super) struct Read {
     pub(super) id: ExecutionId,
     pub(super) graph: String,
-    /// The definition that it goes by, and the newest one that it knows of.
-    pub(super) definition: u64,
-    pub(super) seen: u64,
+    pub(super) course: Course,
     pub(super) singleton: bool,
     pub(super) execution: Execution,
     pub(super) stamp: u64,
@@ -80,8 +78,7 @@ impl Read {
         Read {
             id: ExecutionId(row.get(0)),
             graph: row.get(1),
-            definition: number(row.get(2)),
-            seen: number(row.get(3)),
+            course: Course { definition: number(row.get(2)), seen: number(row.get(3)) },
             singleton: row.get(4),
             execution: Execution { revision: number(row.get(5)), archived_at, nodes },
             stamp: number(row.get(7)),
@@ -130,14 +127,14 @@ pub(super) struct Locked {
     pub(super) read: Read,
     pub(super) ended: Vec<Ended>,
     /// The newest definition of its graph.
-    pub(super) latest: u64,
+    pub(super) latest: Option<u64>,
     pub(super) now: StoreTime,
 }
 
 impl Locked {
     pub(super) fn of(row: &Row) -> Locked {
         let read = Read::of(row);
-        let latest = row.get::<_, Option<i64>>(NEXT_COLUMN + 3).map_or(read.seen, number);
+        let latest = row.get::<_, Option<i64>>(NEXT_COLUMN + 3).map(number);
         Locked { ended: ended(row, &read), latest, now: StoreTime(row.get(NEXT_COLUMN + 4)), read }
     }
 
@@ -152,7 +149,7 @@ impl Locked {
     }
 }
 
-/// By node, as every store hands them over.
+/// How runs of the execution ended, by node, as every store hands them over.
 fn ended(row: &Row, read: &Read) -> Vec<Ended> {
     let Some(states) = row.get::<_, Option<Vec<Option<&str>>>>(NEXT_COLUMN) else { return Vec::new() };
     let names: Vec<&str> = row.get(17);
@@ -170,10 +167,7 @@ fn over(node: &str, run: RunId, state: &str, result: Option<&str>, error: Option
     let node = node.to_string();
     match RunState::parse(state) {
         Some(state) => Ended { node, run, state, result: result.map(Json::stored), error: error.map(Json::stored) },
-        None => {
-            let error = Json::of(&serde_json::json!({ "message": "its run is no longer known" }));
-            Ended { node, run, state: RunState::Failed, result: None, error: Some(error) }
-        }
+        None => Ended::unknown(node, run),
     }
 }
 

@@ -2,51 +2,90 @@
 
 use super::Postgres;
 use super::advance::STANDING;
+use super::arrays::{after, arrays, given, numbered};
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
-use super::halves::Halves;
 use super::link::again;
 use super::snapshot::{Read, definition, definitions};
 use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
 use crate::encode::unstorable_change;
-use everbeat_model::graph::{Execution, Graph, Opening, Snapshot, opening, repeated};
+use crate::halves::Halves;
+use everbeat_model::graph::{Course, Execution, Graph, Opening, Snapshot, opening, repeated};
 use everbeat_model::{ExecutionId, StoreTime};
 use everbeat_store::{Planner, Result, Start, Started};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-/// Waits for other requests with the same keys to end; in one order.
-const TAKE_KEYS: &str = concat!(
-    "with ",
-    now!(),
-    " insert into idempotency (key, fingerprint, run_ids, created_at) select g.key, g.fingerprint, '{}', t.now \
-      from unnest($1::text[], $2::text[]) as g(key, fingerprint), t order by g.key \
-      on conflict (key) do nothing returning key"
-);
+arrays! {
+    /// Idempotency keys of requests that may be the first with them.
+    Given of GivenKey<'a> {
+        key: &'a str as "text",
+        fingerprint: &'a str as "text",
+    }
+}
+
+/// Takes keys, in one order. Waits for other requests with the same keys to end.
+static TAKE_KEYS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "with {now} insert into idempotency (key, fingerprint, run_ids, created_at) \
+           select g.key, g.fingerprint, '{{}}', t.now from ({given}) g, t order by g.key \
+         on conflict (key) do nothing returning key",
+        now = now!(),
+        given = given(Given::COLUMNS),
+    )
+});
 
 const KEPT_KEYS: &str = "select key, fingerprint, run_ids from idempotency where key = any($1::text[])";
 
-const KEEP_KEYS: &str = "\
-    insert into idempotency (key, fingerprint, run_ids, created_at) \
-    select g.key, g.fingerprint, array[g.id], $4 from unnest($1::text[], $2::text[], $3::uuid[]) \
-      as g(key, fingerprint, id) \
-    on conflict (key) do update set fingerprint = excluded.fingerprint, run_ids = excluded.run_ids";
+arrays! {
+    /// Idempotency keys and the executions that they stand for from now on.
+    Answered of AnsweredKey<'a> {
+        key: &'a str as "text",
+        fingerprint: &'a str as "text",
+        id: Uuid as "uuid",
+    }
+}
+
+/// The time follows the arrays.
+static KEEP_KEYS: LazyLock<String> = LazyLock::new(|| {
+    let columns = Answered::COLUMNS;
+    format!(
+        "insert into idempotency (key, fingerprint, run_ids, created_at) \
+           select g.key, g.fingerprint, array[g.id], {now}::bigint from ({given}) g \
+         on conflict (key) do update set fingerprint = excluded.fingerprint, run_ids = excluded.run_ids",
+        now = after(columns),
+        given = given(columns),
+    )
+});
 
 const DROP_KEYS: &str = "delete from idempotency where key = any($1::text[])";
 
 const THERE: &str = "select e.id from execution e where e.id = any($1::uuid[])";
 
+arrays! {
+    /// The definitions that starts ask for.
+    Asked of Ask<'a> {
+        name: &'a str as "text",
+        version: Option<&'a str> as "text",
+    }
+}
+
 /// The definition asked for and the newest one of that name.
-const RESOLVE: &str = "\
-    select (select max(d.serial) from graph d where d.name = g.name and (g.version is null or d.version = g.version)), \
-      (select max(d.serial) from graph d where d.name = g.name), \
-      (extract(epoch from clock_timestamp()) * 1000000)::bigint \
-    from unnest($1::text[], $2::text[]) with ordinality as g(name, version, nth) order by g.nth";
+static RESOLVE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select \
+           (select max(d.serial) from graph d where d.name = g.name and (g.version is null or d.version = g.version)), \
+           (select max(d.serial) from graph d where d.name = g.name), \
+           (extract(epoch from clock_timestamp()) * 1000000)::bigint \
+         from ({}) g order by g.nth",
+        numbered(Asked::COLUMNS)
+    )
+});
 
 pub(super) async fn start(store: &Postgres, starts: &[Start], planner: &dyn Planner) -> Result<Vec<Started>> {
     let mut answers = vec![Started::NoGraph; starts.len()];
@@ -81,16 +120,16 @@ async fn try_start(
     planner: &dyn Planner,
 ) -> Outcome<Vec<Started>> {
     let mut keys = Keys::take(transaction, batch).await?;
-    let names: Vec<&str> = batch.iter().map(|start| start.graph.as_str()).collect();
-    hold(transaction, &names, Hold::Shared).await?;
+    let mut asked = Asked::default();
+    batch.iter().for_each(|start| asked.push(Ask { name: &start.graph, version: start.version.as_deref() }));
+    hold(transaction, &asked.name, Hold::Shared).await?;
     let ids: Vec<Uuid> = batch.iter().map(|start| start.id.0).collect();
-    let versions: Vec<Option<&str>> = batch.iter().map(|start| start.version.as_deref()).collect();
-    let rows = transaction.all(&[(THERE, &[&ids]), (STANDING, &[&names]), (RESOLVE, &[&names, &versions])]).await?;
+    let rows = transaction.all(&[(THERE, &[&ids]), (STANDING, &[&asked.name]), (&RESOLVE, &asked.params())]).await?;
     let resolved: Vec<Resolved> = rows[2]
         .iter()
         .map(|row| Resolved {
             definition: row.get::<_, Option<i64>>(0).map(number),
-            latest: row.get::<_, Option<i64>>(1).map_or(0, number),
+            latest: row.get::<_, Option<i64>>(1).map(number),
             now: StoreTime(row.get(2)),
         })
         .collect();
@@ -115,7 +154,7 @@ async fn try_start(
 
 struct Resolved {
     definition: Option<u64>,
-    latest: u64,
+    latest: Option<u64>,
     now: StoreTime,
 }
 
@@ -142,27 +181,24 @@ impl Starting<'_> {
             Opening::Stands(id) => Started::Exists(id),
             Opening::Begin => self.begin(start, serial, resolved, graph),
         };
-        if let Started::Created { id, .. } | Started::Exists(id) = &answer {
-            keys.remember(start, *id);
+        if let Some(id) = answer.kept() {
+            keys.remember(start, id);
         }
         Ok(answer)
     }
 
     fn begin(&mut self, start: &Start, serial: u64, resolved: &Resolved, graph: Arc<Graph>) -> Started {
         let (id, now) = (start.id, resolved.now);
-        let execution = Execution::default();
-        let snapshot = Snapshot { id, graph: graph.clone(), execution: execution.clone(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, start.commands());
-        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
+        let plan = self.planner.plan(Snapshot::before(id, graph.clone(), now), start.commands());
+        if let Some(refusal) = plan.refused_start() {
             return Started::Refused(refusal);
         }
         let read = Read {
             id,
             graph: start.graph.clone(),
-            definition: serial,
-            seen: resolved.latest,
+            course: Course::begin(serial, resolved.latest),
             singleton: graph.singleton,
-            execution,
+            execution: Execution::default(),
             stamp: 0,
             place: 0,
             created_at: now,
@@ -174,7 +210,7 @@ impl Starting<'_> {
         if graph.singleton {
             self.standing.insert(start.graph.clone(), id);
         }
-        self.ticks.extend(plan.changes.ticks.values().min().map(|due| (id.0, due.0)));
+        self.ticks.extend(plan.changes.next_look().map(|due| (id.0, due.0)));
         self.begun.push(Decided { read, graph, plan, now });
         Started::Created { id, revision }
     }
@@ -189,20 +225,20 @@ struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     async fn take(transaction: &Transaction<'_>, batch: &[&'a Start]) -> Outcome<Keys<'a>> {
-        let given: BTreeMap<&str, &str> = batch
+        let first: BTreeMap<&str, &str> = batch
             .iter()
             .filter_map(|start| start.idempotency.as_ref())
             .map(|idempotency| (idempotency.key.as_str(), idempotency.fingerprint.as_str()))
             .collect();
         let mut keys = Keys::default();
-        if given.is_empty() {
+        if first.is_empty() {
             return Ok(keys);
         }
-        let names: Vec<&str> = given.keys().copied().collect();
-        let fingerprints: Vec<&str> = given.values().copied().collect();
-        let rows = transaction.query(TAKE_KEYS, &[&names, &fingerprints]).await?;
+        let mut wanted = Given::default();
+        first.into_iter().for_each(|(key, fingerprint)| wanted.push(GivenKey { key, fingerprint }));
+        let rows = transaction.query(&TAKE_KEYS, &wanted.params()).await?;
         let taken: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        let (taken, held): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| taken.contains(name));
+        let (taken, held): (Vec<&str>, Vec<&str>) = wanted.key.into_iter().partition(|key| taken.contains(key));
         keys.taken = taken.into_iter().map(|name| (name, None)).collect();
         if !held.is_empty() {
             let rows = transaction.query(KEPT_KEYS, &[&held]).await?;
@@ -210,7 +246,7 @@ impl<'a> Keys<'a> {
             keys.kept = rows.iter().map(|row| (row.get(0), (row.get(1), made(row)))).collect();
         }
         if keys.kept.len() < held.len() {
-            // Forgotten between the two statements: then it is ours after all.
+            // The key was forgotten between the two statements: it is ours after all.
             return Err(Fault::Again("an idempotency key just expired".to_string()));
         }
         Ok(keys)
@@ -232,19 +268,16 @@ impl<'a> Keys<'a> {
     }
 
     async fn keep(&self, transaction: &Transaction<'_>, now: StoreTime) -> Outcome<()> {
-        let (mut names, mut fingerprints, mut ids, mut unused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (name, answered) in &self.taken {
+        let (mut kept, mut unused) = (Answered::default(), Vec::new());
+        for (key, answered) in &self.taken {
             match answered {
-                None => unused.push(*name),
-                Some((fingerprint, id)) => {
-                    names.push(*name);
-                    fingerprints.push(*fingerprint);
-                    ids.push(id.0);
-                }
+                None => unused.push(*key),
+                Some((fingerprint, id)) => kept.push(AnsweredKey { key, fingerprint, id: id.0 }),
             }
         }
-        if !names.is_empty() {
-            transaction.query(KEEP_KEYS, &[&names, &fingerprints, &ids, &now.0]).await?;
+        if let Some((sql, mut params)) = kept.statement(&KEEP_KEYS) {
+            params.push(&now.0);
+            transaction.query(sql, &params).await?;
         }
         if !unused.is_empty() {
             transaction.query(DROP_KEYS, &[&unused]).await?;

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 /// Rows claimed by this server between two vacuums.
 const CLAIMED_BETWEEN: usize = 50_000;
 
-/// Does not wait for anybody, and leaves the file its size: it will be filled again.
+/// Does not wait for anybody, and leaves the files their size: they will be filled again.
 const VACUUM: &str = "vacuum (skip_locked, truncate off) ready, lease, agenda";
 
 pub(super) struct Tidy {

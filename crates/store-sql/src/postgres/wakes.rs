@@ -56,7 +56,7 @@ fn wake_local(wakes: &watch::Sender<u64>) {
 }
 
 async fn keep_connected(target: Arc<Target>, wakes: watch::Sender<u64>, outgoing: Arc<Notify>) {
-    // The own hints come back from the server; they have been heard already.
+    // This server's own hints come back; they have been heard already.
     let me = Uuid::new_v4().to_string();
     loop {
         if let Err(fault) = exchange(&target, &wakes, &outgoing, &me).await {

@@ -22,7 +22,7 @@ pub(super) fn adopt(tx: &Tx<'_>, to: ReplicaId, most: usize) -> Outcome<Vec<Held
     let adopted = update.query_map(params![to.0.into_bytes(), limit(most)], |row| row.get(0))?;
     let adopted = adopted.map(|run| run.map(|run| RunId(Uuid::from_bytes(run))));
     let mut adopted = adopted.collect::<rusqlite::Result<Vec<RunId>>>()?;
-    // Which of them comes first is not promised by `returning`.
+    // `returning` promises no order.
     adopted.sort_unstable();
     leases::held(tx.connection, &Which::Of(adopted))
 }

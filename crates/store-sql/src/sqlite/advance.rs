@@ -9,7 +9,7 @@ use super::{agenda, graphs};
 use crate::cells::{Definitions, stored};
 use everbeat_model::ExecutionId;
 use everbeat_model::graph::{
-    Command, Execution, Opening, Refusal, Snapshot, must_be_alone, not_alone, opening, repeated,
+    Command, Course, Execution, Opening, Refusal, Snapshot, must_be_alone, not_alone, opening, repeated,
 };
 use everbeat_store::{Advance, Advanced, Definition, Looked, Planner, Start, Started, events};
 use rusqlite::{OptionalExtension, params};
@@ -24,14 +24,14 @@ pub(super) struct Work<'t, 'c> {
 }
 
 impl Work<'_, '_> {
-    pub(super) fn start_all(mut self, starts: &[Start]) -> Outcome<Vec<Started>> {
+    pub(super) fn start_all(mut self, starts: &[&Start]) -> Outcome<Vec<Started>> {
         let answers = starts.iter().map(|start| self.start(start)).collect::<Outcome<_>>()?;
         self.tx.append_events(&self.lines)?;
         Ok(answers)
     }
 
-    pub(super) fn advance_all(mut self, advances: &[Advance]) -> Outcome<Vec<Advanced>> {
-        let advance = |advance: &Advance| self.advance(advance.execution, advance.commands.clone());
+    pub(super) fn advance_all(mut self, advances: &[&Advance]) -> Outcome<Vec<Advanced>> {
+        let advance = |advance: &&Advance| self.advance(advance.execution, advance.commands.clone());
         let answers = advances.iter().map(advance).collect::<Outcome<_>>()?;
         self.tx.append_events(&self.lines)?;
         Ok(answers)
@@ -64,7 +64,7 @@ impl Work<'_, '_> {
             Opening::Stands(id) => Started::Exists(id),
             Opening::Begin => self.begin(start, &definition)?,
         };
-        if let (Some(idempotency), Started::Created { id, .. } | Started::Exists(id)) = (&start.idempotency, &answer) {
+        if let (Some(idempotency), Some(id)) = (&start.idempotency, answer.kept()) {
             remember(self.tx, idempotency, id.0.as_bytes())?;
         }
         Ok(answer)
@@ -72,15 +72,13 @@ impl Work<'_, '_> {
 
     fn begin(&mut self, start: &Start, definition: &Definition) -> Outcome<Started> {
         let (id, now, graph) = (start.id, self.tx.now, definition.graph.clone());
-        let snapshot = Snapshot { id, graph, execution: Execution::default(), ended: Vec::new(), now };
-        let mut plan = self.planner.plan(snapshot, start.commands());
-        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
+        let plan = self.planner.plan(Snapshot::before(id, graph, now), start.commands());
+        if let Some(refusal) = plan.refused_start() {
             return Ok(Started::Refused(refusal));
         }
-        let seen = match start.version {
-            None => definition.serial,
-            Some(_) => self.latest(&start.graph)?.unwrap_or(definition.serial),
-        };
+        // Without a version, the definition is the newest one itself.
+        let latest = if start.version.is_some() { self.latest(&start.graph)? } else { None };
+        let course = Course::begin(definition.serial, latest);
         self.lines.extend(events(id, &plan, true));
         let place = carry_out(self.tx, id, &definition.graph, 0, &plan, &mut self.lines)?;
         let execution = &plan.changes.execution;
@@ -94,8 +92,8 @@ impl Work<'_, '_> {
             .execute(params![
                 id.0.into_bytes(),
                 definition.graph.name,
-                stored(definition.serial),
-                stored(seen),
+                stored(course.definition),
+                stored(course.seen),
                 definition.graph.singleton,
                 stored(execution.revision),
                 execution.archived_at.map(|at| at.0),
@@ -117,26 +115,24 @@ impl Work<'_, '_> {
             return Ok(Advanced::NotFound);
         };
         if let Some(refusal) = self.refuses_return(&row, &commands)? {
-            return Ok(Advanced::Done(commands.iter().map(|_| Err(refusal.clone())).collect()));
+            return Ok(Advanced::refused(&commands, &refusal));
         }
         agenda::take(self.tx, id)?;
-        let moved = row.latest > row.seen;
-        let definition = if moved { row.latest } else { row.definition };
-        let graph = graphs::by_serial(self.tx.connection, self.definitions, definition)?;
+        let (course, moved) = row.course.follow(row.latest);
+        let graph = graphs::by_serial(self.tx.connection, self.definitions, course.definition)?;
         let (execution, ended) = snapshot::snapshot(self.tx.connection, id, &row)?;
         let snapshot = Snapshot { id, graph: graph.clone(), execution, ended, now: self.tx.now };
         let mut plan = self.planner.plan(snapshot, commands);
         let answers = std::mem::take(&mut plan.answers);
         if !moved && plan.changes.is_empty() {
-            if let Some(due) = plan.changes.ticks.values().min() {
-                agenda::note(self.tx, id, *due)?;
+            if let Some(due) = plan.changes.next_look() {
+                agenda::note(self.tx, id, due)?;
             }
             return Ok(Advanced::Done(answers));
         }
         self.lines.extend(events(id, &plan, false));
         let place = carry_out(self.tx, id, &graph, row.place, &plan, &mut self.lines)?;
-        let seen = row.latest.max(row.seen);
-        update(self.tx, id, &plan.changes.execution, place, (definition, seen))?;
+        update(self.tx, id, &plan.changes.execution, place, course)?;
         Ok(Advanced::Done(answers))
     }
 
@@ -163,13 +159,7 @@ fn standing_one(tx: &Tx<'_>, graph: &str) -> Outcome<Option<ExecutionId>> {
     Ok(found.map(|id| ExecutionId(Uuid::from_bytes(id))))
 }
 
-fn update(
-    tx: &Tx<'_>,
-    id: ExecutionId,
-    execution: &Execution,
-    place: u64,
-    (definition, seen): (u64, u64),
-) -> Outcome<()> {
+fn update(tx: &Tx<'_>, id: ExecutionId, execution: &Execution, place: u64, course: Course) -> Outcome<()> {
     let mut update = tx.connection.prepare_cached(
         "update execution set definition = ?2, seen = ?3, revision = ?4, archived_at = ?5, place = ?6, updated_at = ?7,
            stamp = stamp + 1
@@ -177,8 +167,8 @@ fn update(
     )?;
     update.execute(params![
         id.0.into_bytes(),
-        stored(definition),
-        stored(seen),
+        stored(course.definition),
+        stored(course.seen),
         stored(execution.revision),
         execution.archived_at.map(|at| at.0),
         stored(place),

@@ -22,8 +22,8 @@ pub(super) fn carry_out(
     lines: &mut Vec<String>,
 ) -> Outcome<u64> {
     let changes = &plan.changes;
-    if let Some(due) = changes.ticks.values().min() {
-        agenda::note(tx, id, *due)?;
+    if let Some(due) = changes.next_look() {
+        agenda::note(tx, id, due)?;
     }
     if !plan.runs.is_empty() {
         let mut inserts = Inserts::prepare(tx)?;
@@ -45,7 +45,7 @@ pub(super) fn carry_out(
     Ok(place)
 }
 
-/// Nobody looks for the end of these any more, so it is not noted.
+/// Stops runs. Nobody looks for their ends any more, so no end is noted.
 fn stop(tx: &Tx<'_>, changes: &Changes, lines: &mut Vec<String>) -> Outcome<()> {
     for run in &changes.stop {
         let (cancelled, _) = cancel::end(tx, *run, Some(&superseded()))?;

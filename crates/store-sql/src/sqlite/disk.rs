@@ -29,8 +29,9 @@ impl Disk {
         Disk { folder, short: false, until_look: 0 }
     }
 
-    /// Before a transaction; `large` is what it writes, if that is much. It goes to the log first and from there to the
-    /// database file, so that it takes room twice: once it is in the log, a disk that is full would keep it there.
+    /// Looks for room before a transaction; `large` is what the transaction writes, if that is much. A large write goes
+    /// to the log first and from there to the database file, so that it takes room twice: once it is in the log, a full
+    /// disk would keep it there.
     pub(super) fn room_for(&mut self, connection: &Connection, large: Option<usize>) -> Result<()> {
         if large.is_none() && self.until_look > 0 {
             self.until_look -= 1;

@@ -119,7 +119,7 @@ fn is_stored(tx: &Tx<'_>, id: RunId) -> Outcome<bool> {
     Ok(select.exists([id.0.into_bytes()])?)
 }
 
-pub(super) fn holder_of(tx: &Tx<'_>, key: &str) -> Outcome<Option<Uuid>> {
+fn holder_of(tx: &Tx<'_>, key: &str) -> Outcome<Option<Uuid>> {
     let mut select = tx.connection.prepare_cached("select run_id from unique_key where key = ?1")?;
     Ok(select.query_row([key], |row| row.get::<_, [u8; 16]>(0)).optional()?.map(Uuid::from_bytes))
 }

@@ -8,7 +8,7 @@ use crate::decode::{readable, whole};
 use crate::encode::limit;
 use everbeat_model::ExecutionId;
 use everbeat_model::graph::{Direction, Field, Sort};
-use everbeat_store::{ExecutionFilter, Stored};
+use everbeat_store::{Error, ExecutionFilter, Stored};
 use rusqlite::{Connection, params_from_iter};
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ pub(super) fn executions(
     let mut select = connection.prepare(&sql.text)?;
     let ids = select.query_map(params_from_iter(sql.parameters()), |row| row.get(0).map(Uuid::from_bytes))?;
     let ids = ids.collect::<rusqlite::Result<Vec<Uuid>>>()?;
-    let read = |id| stored(connection, definitions, ExecutionId(id)).map_err(|fault| fault.0).transpose();
+    let read = |id| stored(connection, definitions, ExecutionId(id)).map_err(Error::from).transpose();
     Ok(readable(ids.into_iter().filter_map(read)))
 }
 

@@ -1,14 +1,15 @@
 //! Executions, as they are asked for and read.
 
 use super::advance::{Work, looked};
-use super::fault::Outcome;
+use super::fault::{Fault, Outcome};
 use super::writer::Tx;
 use super::{Sqlite, agenda, analytics, execution_list, peek, snapshot};
 use crate::encode::{UNSTORABLE_PAUSE, unstorable_change};
+use crate::halves::Halves;
 use async_trait::async_trait;
 use everbeat_model::ExecutionId;
 use everbeat_store::{
-    AT_ONCE, Advance, Advanced, Analytics, Error, ExecutionFilter, Executions, Looked, Peek, Planner, Remembered,
+    AT_ONCE, Advance, Advanced, Analytics, Class, ExecutionFilter, Executions, Looked, Peek, Planner, Remembered,
     Result, Start, Started, Stored,
 };
 use std::sync::Arc;
@@ -17,26 +18,65 @@ use std::sync::Arc;
 impl Executions for Sqlite {
     async fn start(&self, starts: Vec<Start>, planner: Arc<dyn Planner>) -> Result<Vec<Started>> {
         let starts: Arc<[Start]> = starts.into();
-        let all = starts.clone();
-        match self.work(planner.clone(), move |work| work.start_all(&all)).await {
-            Err(Error::Bug(reason)) => self.start_singly(&starts, &planner, &reason).await,
-            answer => answer,
+        let mut answers = vec![Started::NoGraph; starts.len()];
+        let mut open = Halves::of((0..starts.len()).collect());
+        while let Some(places) = open.next() {
+            let (all, piece) = (starts.clone(), places.clone());
+            let start = move |work: Work<'_, '_>| work.start_all(&at_places(&all, &piece));
+            match self.work(planner.clone(), start).await {
+                Ok(started) => places.iter().zip(started).for_each(|(place, started)| answers[*place] = started),
+                Err(Fault::Data(reason)) => {
+                    if let Some(place) = open.halve(places) {
+                        answers[place] = Started::Refused(unstorable_change(starts[place].id, &reason));
+                    }
+                }
+                Err(fault) => return Err(fault.into()),
+            }
         }
+        Ok(answers)
     }
 
     async fn advance(&self, advances: Vec<Advance>, planner: Arc<dyn Planner>) -> Result<Vec<Advanced>> {
         let advances: Arc<[Advance]> = advances.into();
-        let all = advances.clone();
-        match self.work(planner.clone(), move |work| work.advance_all(&all)).await {
-            Err(Error::Bug(reason)) => self.advance_singly(&advances, &planner, &reason).await,
-            answer => answer,
+        let mut answers = vec![Advanced::NotFound; advances.len()];
+        let mut open = Halves::of((0..advances.len()).collect());
+        while let Some(places) = open.next() {
+            let (all, piece) = (advances.clone(), places.clone());
+            let advance = move |work: Work<'_, '_>| work.advance_all(&at_places(&all, &piece));
+            match self.work(planner.clone(), advance).await {
+                Ok(advanced) => places.iter().zip(advanced).for_each(|(place, advanced)| answers[*place] = advanced),
+                Err(Fault::Data(reason)) => {
+                    if let Some(place) = open.halve(places) {
+                        answers[place] = self.unstorable(&advances[place], &reason).await?;
+                    }
+                }
+                Err(fault) => return Err(fault.into()),
+            }
         }
+        Ok(answers)
     }
 
     async fn advance_due(&self, limit: usize, planner: Arc<dyn Planner>) -> Result<Looked> {
-        match self.work(planner.clone(), move |work| work.advance_due(limit)).await {
-            Err(Error::Bug(_)) => self.advance_due_singly(limit, &planner).await,
-            answer => answer,
+        let fault = match self.work(planner.clone(), move |work| work.advance_due(limit)).await {
+            Ok(looked) => return Ok(looked),
+            Err(fault) => fault,
+        };
+        let due = self.writer.write(move |tx| agenda::due(tx, limit)).await?;
+        match fault {
+            Fault::Data(_) => {
+                let alone = due.iter().map(|id| Advance { execution: *id, commands: Vec::new() });
+                self.advance(alone.collect(), planner).await?;
+                self.writer.write(move |tx| looked(tx, due)).await
+            }
+            Fault::Other(error) => {
+                if let ([culprit], Class::Bug) = (&due[..], error.class()) {
+                    // Alone, the execution is what cannot be carried out: it must not keep the others waiting for ever.
+                    tracing::error!(execution = %culprit, %error, "an execution cannot be looked at and is put off");
+                    let culprit = *culprit;
+                    self.writer.write(move |tx| put_off(tx, culprit)).await?;
+                }
+                Err(error)
+            }
         }
     }
 
@@ -97,62 +137,26 @@ impl Sqlite {
         &self,
         planner: Arc<dyn Planner>,
         work: impl FnOnce(Work<'_, '_>) -> Outcome<T> + Send + 'static,
-    ) -> Result<T> {
+    ) -> Outcome<T> {
         let definitions = self.definitions.clone();
         self.writer
-            .write(move |tx| work(Work { tx, definitions: &definitions, planner: &*planner, lines: Vec::new() }))
+            .try_write(0, move |tx| work(Work { tx, definitions: &definitions, planner: &*planner, lines: Vec::new() }))
             .await
     }
 
-    /// Something in the batch cannot be stored. Each start goes alone, and one that still cannot be stored is refused with
-    /// that reason, so that it does not harm the others.
-    async fn start_singly(&self, starts: &[Start], planner: &Arc<dyn Planner>, reason: &str) -> Result<Vec<Started>> {
-        let mut answers = Vec::with_capacity(starts.len());
-        for start in starts {
-            let one = [start.clone()];
-            match self.work(planner.clone(), move |work| work.start_all(&one)).await {
-                Err(Error::Bug(_)) => answers.push(Started::Refused(unstorable_change(start.id, reason))),
-                answer => answers.extend(answer?),
-            }
+    /// Answers a change of which nothing was written. The notes of its execution stand; where there are no commands, the
+    /// notes are what cannot be carried out, and must not be taken up again and again.
+    async fn unstorable(&self, advance: &Advance, reason: &str) -> Result<Advanced> {
+        let (id, refusal) = (advance.execution, unstorable_change(advance.execution, reason));
+        if advance.commands.is_empty() {
+            self.writer.write(move |tx| put_off(tx, id)).await?;
         }
-        Ok(answers)
+        Ok(Advanced::refused(&advance.commands, &refusal))
     }
+}
 
-    async fn advance_singly(
-        &self,
-        advances: &[Advance],
-        planner: &Arc<dyn Planner>,
-        reason: &str,
-    ) -> Result<Vec<Advanced>> {
-        let mut answers = Vec::with_capacity(advances.len());
-        for advance in advances {
-            let one = [advance.clone()];
-            match self.work(planner.clone(), move |work| work.advance_all(&one)).await {
-                Err(Error::Bug(_)) => {
-                    let refusal = unstorable_change(advance.execution, reason);
-                    answers.push(Advanced::Done(advance.commands.iter().map(|_| Err(refusal.clone())).collect()));
-                }
-                answer => answers.extend(answer?),
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Executions whose changes cannot be stored are looked at again later, so that they do not hold up the others.
-    async fn advance_due_singly(&self, limit: usize, planner: &Arc<dyn Planner>) -> Result<Looked> {
-        let due = self.writer.write(move |tx| agenda::due(tx, limit)).await?;
-        for id in due.clone() {
-            let one = [Advance { execution: id, commands: Vec::new() }];
-            match self.work(planner.clone(), move |work| work.advance_all(&one)).await {
-                Err(Error::Bug(reason)) => {
-                    _ = unstorable_change(id, &reason);
-                    self.writer.write(move |tx| put_off(tx, id)).await?;
-                }
-                answer => _ = answer?,
-            }
-        }
-        self.writer.write(move |tx| looked(tx, due)).await
-    }
+fn at_places<'a, T>(all: &'a [T], places: &[usize]) -> Vec<&'a T> {
+    places.iter().map(|place| &all[*place]).collect()
 }
 
 fn put_off(tx: &Tx<'_>, id: ExecutionId) -> Outcome<()> {

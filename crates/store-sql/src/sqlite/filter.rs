@@ -17,7 +17,7 @@ impl Sql {
         Sql { text: text.to_string(), bound: Vec::new() }
     }
 
-    /// The parameter that stands for it.
+    /// Binds a value; answers the parameter that stands for it.
     pub(super) fn bind(&mut self, value: impl Into<Bound>) -> String {
         self.bound.push(value.into());
         format!("?{}", self.bound.len())
@@ -40,7 +40,7 @@ impl Sql {
         self.text.push_str(&demand);
     }
 
-    /// What must be true of the value `v`, which is set. It is never null where it may be negated.
+    /// What must be true of the value `v`, which is set. The test is never null where it may be negated.
     fn test(&mut self, condition: &Condition) -> String {
         match (condition.operator, &condition.value) {
             (Operator::Eq, _) => self.equal(condition),
@@ -89,7 +89,7 @@ impl Sql {
 
     /// Left to the model itself, where SQL would not find the same parts equal.
     fn by_model(&mut self, condition: &Condition) -> String {
-        // Which node it is about has been settled; any name will do that can be read.
+        // Which node the condition is about has been settled; any name will do that can be read.
         let condition = Condition { node: "v".to_string(), ..condition.clone() };
         format!("everbeat_holds(v.value, {})", self.bind(condition.to_text()))
     }

@@ -2,8 +2,8 @@
 
 use super::fault::Outcome;
 use super::writer::Tx;
-use crate::encode::{IDEMPOTENCY_KEEP_US, limit, micros};
-use everbeat_model::StoreTime;
+use crate::encode::{limit, micros};
+use everbeat_model::{StoreTime, idempotency};
 use rusqlite::{Connection, params};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) fn forget(tx: &Tx<'_>, runs: &[[u8; 16]], now: StoreTime, keep: Durat
     }
     tx.connection
         .prepare_cached("delete from idempotency where created_at < ?1")?
-        .execute([tx.now.0.saturating_sub(IDEMPOTENCY_KEEP_US)])?;
+        .execute([tx.now.0.saturating_sub(micros(idempotency::KEEP))])?;
     Ok(forgotten)
 }
 

@@ -2,14 +2,14 @@
 
 use super::Sqlite;
 use super::enqueue::{remember, seen};
-use super::fault::Outcome;
+use super::fault::{Fault, Outcome};
 use super::writer::Tx;
 use crate::cells::{Definitions, number, stored};
 use crate::decode::readable;
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
-use everbeat_model::graph::Graph;
+use everbeat_model::graph::{Graph, is_new};
 use everbeat_model::{Json, Sent, StoreTime};
 use everbeat_store::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -60,9 +60,9 @@ fn apply_once(
 }
 
 fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<Applied> {
-    // A definition that cannot be read is another one.
+    // A definition that cannot be read any more is none.
     let latest = find(tx.connection, definitions, &graph.name, None).ok().flatten();
-    if let Some(definition) = latest.filter(|latest| latest.graph == graph) {
+    if let Some(definition) = latest.filter(|latest| !is_new(&graph, Some(&latest.graph))) {
         return Ok(Applied { definition, new: false });
     }
     let serial: i64 = tx
@@ -75,7 +75,7 @@ fn apply(tx: &Tx<'_>, definitions: &Definitions, graph: Arc<Graph>) -> Outcome<A
             "insert into graph (serial, name, version, shape, definition, applied_at) values (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![serial, graph.name, graph.version, graph.shape(), text.as_str(), tx.now.0])?;
-    // Also where it is not committed in the end: whoever uses the serial next puts another one here.
+    // Kept also if this write is not committed in the end: whoever uses the serial next puts another graph here.
     definitions.put(number(serial), graph.clone());
     tx.connection
         .prepare_cached(
@@ -118,7 +118,7 @@ fn graphs(connection: &Connection, definitions: &Definitions, after: &str, most:
     )?;
     let found = select.query_map(params![after, limit(most)], serial_and_time)?;
     let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
-    let read = |found| definition(connection, definitions, found).map_err(|fault| fault.0);
+    let read = |found| definition(connection, definitions, found).map_err(Error::from);
     Ok(readable(found.into_iter().map(read)))
 }
 
@@ -140,6 +140,6 @@ pub(super) fn by_serial(connection: &Connection, definitions: &Definitions, seri
     }
     let mut select = connection.prepare_cached("select definition from graph where serial = ?1")?;
     let text: Option<String> = select.query_row([stored(serial)], |row| row.get(0)).optional()?;
-    let text = text.ok_or_else(|| Error::Bug(format!("definition {serial} is missing")))?;
-    Ok(definitions.read(serial, &text)?)
+    let text = text.ok_or_else(|| Fault::Data(format!("definition {serial} is missing")))?;
+    definitions.read(serial, &text).map_err(|error| Fault::Data(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Whose file it is. A database of another program is refused as it stands, to the byte.
+//! Whose file a database is. A database of another program is refused as it stands, to the byte.
 
 use super::fault::Fault;
 use everbeat_store::{Cause, Error, Result};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// "Evbt", where SQLite has a place for it in the file's head.
 pub(super) const APPLICATION_ID: i32 = 0x4576_6274;
 
-/// Refuses what is not ours. Nothing is written, whatever it is.
+/// Refuses a file that is not ours. Nothing is written, whatever the file is.
 pub(super) fn check(path: &Path) -> Result<()> {
     let file = match fs::metadata(path) {
         Ok(file) => file,
@@ -32,8 +32,8 @@ pub(super) fn check(path: &Path) -> Result<()> {
     })?
 }
 
-/// Asked of SQLite, never by opening the file beside it: closing a file lets go of the locks that this process holds on
-/// it, those of another connection included.
+/// Asks SQLite, and never opens the file beside SQLite: closing a file lets go of the locks that this process holds on
+/// that file, those of another connection included.
 fn whose(path: &Path) -> rusqlite::Result<Result<()>> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri(path), flags)?;
@@ -51,7 +51,7 @@ fn whose(path: &Path) -> rusqlite::Result<Result<()>> {
     Ok(Err(foreign(path, &format!("is another program's database ({tables} tables and indexes, none of everbeat's)"))))
 }
 
-/// Whether it is a file from before it bore our id.
+/// Whether the file is from before our files bore our id.
 fn is_earlier(connection: &Connection) -> rusqlite::Result<bool> {
     let columns: i64 = connection.query_row(
         "select count(*) from pragma_table_info('schema_version') where name in ('version', 'name', 'checksum', 'applied_at')",

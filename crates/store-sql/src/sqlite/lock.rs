@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The kernel's lock on `<path>.lock`, held while the store is open. The kernel releases it however
-/// the process ends. It is taken before SQLite opens the file, so that a second server changes
+/// the process ends. The lock is taken before SQLite opens the file, so that a second server changes
 /// nothing in it.
 #[derive(Debug)]
 pub(super) struct FileLock {
@@ -39,7 +39,7 @@ impl FileLock {
         }
     }
 
-    /// Leaves nothing beside a file that is refused for good. Who comes between refuses it as well.
+    /// Leaves nothing beside a file that is refused for good. Whoever opens the file meanwhile refuses it as well.
     pub(super) fn withdraw(&self) {
         if self.made {
             let _it_harms_nobody = fs::remove_file(&self.path);
@@ -47,7 +47,7 @@ impl FileLock {
     }
 }
 
-/// And whether it was made just now.
+/// Opens the lock's file; answers also whether the file was made just now.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
         Ok(file) => Ok((file, true)),

@@ -4,13 +4,13 @@ use super::fault::Fault;
 use super::identity::APPLICATION_ID;
 use crate::migrations::{self, SQLITE};
 use everbeat_model::StoreTime;
-use everbeat_store::Result;
+use everbeat_store::{Error, Result};
 use rusqlite::{Connection, TransactionBehavior, params};
 use std::path::Path;
 
 /// Brings the file to this program's schema, all in one transaction.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, now: StoreTime) -> Result<()> {
-    apply(connection, path, now).map_err(|fault| fault.0)
+    apply(connection, path, now).map_err(Error::from)
 }
 
 fn apply(connection: &mut Connection, path: &Path, now: StoreTime) -> std::result::Result<(), Fault> {

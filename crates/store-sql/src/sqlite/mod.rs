@@ -61,7 +61,7 @@ pub struct Sqlite {
     wakes: watch::Sender<u64>,
     definitions: Arc<Definitions>,
     clock: Arc<dyn Clock>,
-    /// After the threads, so that it is released when nobody uses the file any more.
+    /// Dropped after the threads, so that the lock is released when nobody uses the file any more.
     _lock: FileLock,
 }
 
@@ -92,7 +92,7 @@ impl Sqlite {
 /// More statements than this store has.
 const STATEMENT_CACHE: usize = 256;
 
-/// Of log between checkpoints.
+/// Bytes of log between checkpoints.
 const CHECKPOINT_PAGES: i64 = 8192;
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Reads run beside the writer, each on a snapshot of what is committed.
 
-use super::fault::{Fault, Outcome};
+use super::fault::Outcome;
 use crate::obstacle::of_io;
 use everbeat_store::{Error, Obstacle, Result};
 use rusqlite::Connection;
@@ -46,11 +46,11 @@ impl Readers {
         let (tell, told) = oneshot::channel();
         let question: Question = Box::new(move |connection| {
             let result = catch_unwind(AssertUnwindSafe(|| snapshot(connection, look)))
-                .unwrap_or_else(|_| Err(Fault(Error::Bug("a read panicked".to_string()))));
+                .unwrap_or_else(|_| Err(Error::Bug("a read panicked".to_string()).into()));
             if !connection.is_autocommit() {
                 _ = connection.execute_batch("rollback");
             }
-            _ = tell.send(result.map_err(|fault| fault.0));
+            _ = tell.send(result.map_err(Error::from));
         });
         let stopped = || Error::unavailable(Obstacle::Stopped, "the reader threads have stopped");
         let questions = self.questions.as_ref().ok_or_else(stopped)?;

@@ -1,31 +1,25 @@
 //! Finished runs are opened again.
 
-use super::enqueue::holder_of;
 use super::fault::Outcome;
+use super::runs::uuid;
 use super::settle::put_ready;
 use super::writer::Tx;
-use everbeat_model::RunId;
 use everbeat_model::event::{EventKind, line};
-use everbeat_store::Reopened;
-use rusqlite::{OptionalExtension, params};
+use everbeat_model::reopen::{self as model, Closed};
+use everbeat_model::{Reopened, RunId};
+use rusqlite::OptionalExtension;
 
 pub(super) fn reopen(tx: &Tx<'_>, run: RunId, attempt: u32) -> Outcome<Reopened> {
     let id = run.0.into_bytes();
-    let mut select = tx.connection.prepare_cached("select unique_key from run where id = ?1")?;
-    let found: Option<Option<String>> = select.query_row([id], |row| row.get(0)).optional()?;
-    let Some(unique_key) = found else { return Ok(Reopened::NotFound) };
-    let mut finished = tx.connection.prepare_cached("select 1 from done where run_id = ?1 and attempt = ?2")?;
-    if !finished.exists(params![id, attempt])? {
-        return Ok(Reopened::NotFinished);
+    let answer = model::reopen(closed(tx, run)?, attempt);
+    if answer != Reopened::Ready {
+        return Ok(answer);
     }
-    if let Some(key) = unique_key {
-        if let Some(holder) = holder_of(tx, &key)? {
-            return Ok(Reopened::KeyTaken(RunId(holder)));
-        }
-        tx.connection
-            .prepare_cached("insert into unique_key (key, run_id) values (?1, ?2)")?
-            .execute(params![key, id])?;
-    }
+    tx.connection
+        .prepare_cached(
+            "insert into unique_key (key, run_id) select unique_key, id from run where id = ?1 and unique_key is not null",
+        )?
+        .execute([id])?;
     tx.connection
         .prepare_cached(
             "insert or replace into attempt (run_id, attempt, outcome, replica_id, worker_id, token, started_at,
@@ -36,7 +30,19 @@ pub(super) fn reopen(tx: &Tx<'_>, run: RunId, attempt: u32) -> Outcome<Reopened>
         )?
         .execute([id])?;
     tx.connection.prepare_cached("delete from done where run_id = ?1")?.execute([id])?;
-    put_ready(tx, id, attempt, 0, 0)?;
+    let standing = model::standing(attempt);
+    put_ready(tx, id, standing.attempt, standing.tries, standing.losses)?;
     tx.append_events(&[line(EventKind::RunReopened, &run.to_string(), None, None)])?;
-    Ok(Reopened::Ready)
+    Ok(answer)
+}
+
+fn closed(tx: &Tx<'_>, run: RunId) -> Outcome<Option<Closed>> {
+    let mut select = tx.connection.prepare_cached(
+        "select d.attempt, k.run_id from run r left join done d on d.run_id = r.id
+         left join unique_key k on k.key = r.unique_key where r.id = ?1",
+    )?;
+    let found = select.query_row([run.0.into_bytes()], |row| {
+        Ok(Closed { run, finished: row.get(0)?, holder: uuid(row, 1)?.map(RunId) })
+    });
+    Ok(found.optional()?)
 }

@@ -10,7 +10,7 @@ use crate::encode::micros;
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::replica::{NewReplica, ReplicaState};
-use everbeat_model::{Json, Replica, ReplicaId, Verdict};
+use everbeat_model::{Replica, ReplicaId, Verdict};
 use everbeat_store::{Error, Joined, Renewal, Replicas, Result, Sweeps};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Replicas for Sqlite {
         self.readers.read(observe).await
     }
 
-    /// The file's lock sees to it.
+    /// The file's lock keeps every other server out.
     fn sole(&self) -> bool {
         true
     }
@@ -152,7 +152,7 @@ fn bury(tx: &Tx<'_>, replica: ReplicaId, beat: Option<u64>, verdict: &Verdict) -
         return Ok(false);
     }
     insert_verdict(tx, verdict)?;
-    let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
+    let detail = verdict.detail();
     tx.append_events(&[line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail))])?;
     Ok(true)
 }

@@ -1,11 +1,13 @@
 //! The trait of runs, one file for each of its verbs; reading runs.
 
 use super::claim::spec_cells;
-use super::fault::Outcome;
+use super::fault::{Fault, Outcome};
+use super::writer::Tx;
 use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
 use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
-use crate::encode::limit;
+use crate::encode::{limit, unstorable};
+use crate::halves::Halves;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
@@ -32,12 +34,20 @@ impl Runs for Sqlite {
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         let settlements: Arc<[Settlement]> = settlements.into();
-        let all = settlements.clone();
-        let bytes = settlements.iter().map(|settlement| settlement.ending.bytes()).sum();
-        match self.writer.write_bytes(bytes, move |tx| settle::settle(tx, &all)).await {
-            Err(Error::Bug(reason)) => self.settle_singly(&settlements, &reason).await,
-            answer => answer,
+        let mut answers = vec![Settled::Fenced; settlements.len()];
+        let mut open = Halves::of((0..settlements.len()).collect());
+        while let Some(places) = open.next() {
+            match self.settle_piece(&settlements, &places).await {
+                Ok(settled) => places.iter().zip(settled).for_each(|(place, settled)| answers[*place] = settled),
+                Err(Fault::Data(reason)) => {
+                    if let Some(place) = open.halve(places) {
+                        answers[place] = self.settle_unstorable(&settlements[place], &reason).await?;
+                    }
+                }
+                Err(fault) => return Err(fault.into()),
+            }
         }
+        Ok(answers)
     }
 
     async fn was_settled(&self, leases: Vec<(RunId, Token)>) -> Result<Vec<bool>> {
@@ -118,22 +128,22 @@ impl Runs for Sqlite {
 }
 
 impl Sqlite {
-    /// Something in the batch cannot be stored. Each ending goes alone, and one that still cannot be stored ends
-    /// its run with that reason, so that it neither blocks the others nor is tried for ever.
-    async fn settle_singly(&self, settlements: &[Settlement], reason: &str) -> Result<Vec<Settled>> {
-        let mut answers = Vec::with_capacity(settlements.len());
-        for settlement in settlements {
-            let one = settlement.clone();
-            let settled = match self.writer.write(move |tx| settle::settle(tx, &[one])).await {
-                Err(Error::Bug(_)) => {
-                    let instead = crate::encode::unstorable(settlement, reason);
-                    self.writer.write(move |tx| settle::settle(tx, &[instead])).await
-                }
-                answer => answer,
-            }?;
-            answers.extend(settled);
-        }
-        Ok(answers)
+    async fn settle_piece(&self, settlements: &Arc<[Settlement]>, places: &[usize]) -> Outcome<Vec<Settled>> {
+        let (all, places) = (settlements.clone(), places.to_vec());
+        let bytes = places.iter().map(|place| all[*place].ending.bytes()).sum();
+        let piece = move |tx: &Tx<'_>| {
+            let piece: Vec<&Settlement> = places.iter().map(|place| &all[*place]).collect();
+            settle::settle(tx, &piece)
+        };
+        self.writer.try_write(bytes, piece).await
+    }
+
+    /// An ending that cannot be stored gives way to a failure with the reason, so that it neither blocks the others nor is
+    /// tried for ever.
+    async fn settle_unstorable(&self, settlement: &Settlement, reason: &str) -> Result<Settled> {
+        let instead = unstorable(settlement, reason);
+        let settled = self.writer.write(move |tx| settle::settle(tx, &[&instead])).await?;
+        settled.into_iter().next().ok_or_else(|| Error::Bug("a settlement was not answered".to_string()))
     }
 }
 

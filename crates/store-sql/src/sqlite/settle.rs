@@ -11,7 +11,7 @@ use everbeat_model::{Next, RunState, Settled, Settlement};
 use everbeat_store::AT_ONCE;
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
-pub(super) fn settle(tx: &Tx<'_>, settlements: &[Settlement]) -> Outcome<Vec<Settled>> {
+pub(super) fn settle(tx: &Tx<'_>, settlements: &[&Settlement]) -> Outcome<Vec<Settled>> {
     let mut statements = Statements::prepare(tx)?;
     let mut lines = Vec::with_capacity(settlements.len());
     let mut answers = Vec::with_capacity(settlements.len());

@@ -1,6 +1,6 @@
 //! Progress, checkpoints and heartbeats of attempts.
 
-use super::fault::{Outcome, unstorable};
+use super::fault::{Outcome, is_data};
 use super::writer::Tx;
 use everbeat_store::{Sign, Signed};
 use rusqlite::{OptionalExtension, params};
@@ -29,7 +29,7 @@ pub(super) fn sign(tx: &Tx<'_>, signs: &[Sign]) -> Outcome<Vec<Signed>> {
             let checkpoint = sign.checkpoint.as_ref().map(|json| json.as_str());
             match report.execute(params![id, progress, checkpoint]) {
                 // SQLite has undone that one statement, and the transaction goes on.
-                Err(error) if unstorable(&error) => {
+                Err(error) if is_data(&error) => {
                     tracing::warn!(run = %sign.shown.run_id, %error, "a sign cannot be stored");
                     answers.push(Signed::Unstorable);
                     continue;

@@ -6,7 +6,7 @@ use super::runs::uuid;
 use crate::cells::{ComputationCells, Definitions, cell, number};
 use crate::columns::lane;
 use crate::decode::count;
-use everbeat_model::graph::{Computation, Ended, Execution, NodeState, Status};
+use everbeat_model::graph::{Computation, Course, Ended, Execution, NodeState, Status};
 use everbeat_model::{ExecutionId, Json, RunId, RunState, StoreTime};
 use everbeat_store::Stored;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -15,9 +15,8 @@ use std::collections::BTreeMap;
 /// A row of `execution`, and the newest definition of its graph.
 pub(super) struct ExecutionRow {
     pub(super) graph: String,
-    pub(super) definition: u64,
-    pub(super) seen: u64,
-    pub(super) latest: u64,
+    pub(super) course: Course,
+    pub(super) latest: Option<u64>,
     pub(super) singleton: bool,
     revision: u64,
     pub(super) archived_at: Option<StoreTime>,
@@ -34,12 +33,10 @@ pub(super) fn row(connection: &Connection, id: ExecutionId) -> Outcome<Option<Ex
          from execution e where id = ?1",
     )?;
     let found = select.query_row([id.0.into_bytes()], |row| {
-        let seen = number(row.get(2)?);
         Ok(ExecutionRow {
             graph: row.get(0)?,
-            definition: number(row.get(1)?),
-            seen,
-            latest: row.get::<_, Option<i64>>(3)?.map_or(seen, number),
+            course: Course { definition: number(row.get(1)?), seen: number(row.get(2)?) },
+            latest: row.get::<_, Option<i64>>(3)?.map(number),
             singleton: row.get(4)?,
             revision: number(row.get(5)?),
             archived_at: row.get::<_, Option<i64>>(6)?.map(StoreTime),
@@ -93,11 +90,10 @@ fn end(connection: &Connection, node: &str, run: RunId) -> Outcome<Option<Ended>
     if connection.prepare_cached("select 1 from run where id = ?1")?.exists([id])? {
         return Ok(None);
     }
-    let error = Json::of(&serde_json::json!({ "message": "its run is no longer known" }));
-    Ok(Some(Ended { node, run, state: RunState::Failed, result: None, error: Some(error) }))
+    Ok(Some(Ended::unknown(node, run)))
 }
 
-/// For lists and for whoever looks.
+/// An execution for lists and for whoever looks.
 pub(super) fn stored(connection: &Connection, definitions: &Definitions, id: ExecutionId) -> Outcome<Option<Stored>> {
     let Some(row) = row(connection, id)? else { return Ok(None) };
     let mut nodes = values(connection, id)?;
@@ -123,7 +119,7 @@ pub(super) fn stored(connection: &Connection, definitions: &Definitions, id: Exe
     }
     Ok(Some(Stored {
         id,
-        graph: by_serial(connection, definitions, row.definition)?,
+        graph: by_serial(connection, definitions, row.course.definition)?,
         execution: Execution { revision: row.revision, archived_at: row.archived_at, nodes },
         stamp: row.stamp,
         created_at: row.created_at,
@@ -145,7 +141,7 @@ fn values(connection: &Connection, id: ExecutionId) -> Outcome<BTreeMap<String, 
     Ok(nodes)
 }
 
-/// A text where it lies.
+/// A column's text where SQLite keeps it, without a copy.
 pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
     Ok(row.get_ref(column)?.as_str_or_null()?)
 }

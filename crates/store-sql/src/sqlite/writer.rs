@@ -1,4 +1,4 @@
-//! One thread writes. It takes what is queued, runs it all in one transaction, commits once, then
+//! One thread writes. The writer takes what is queued, runs it all in one transaction, commits once, then
 //! answers everybody: the more there is to do, the cheaper each piece gets, and nobody waits for a
 //! timer.
 
@@ -72,7 +72,7 @@ impl Writer {
         Ok(Writer { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Runs a command in a transaction and answers after its commit. Once queued it runs, even if the
+    /// Runs a command in a transaction and answers after its commit. Once queued the command runs, even if the
     /// caller no longer waits.
     pub(super) async fn write<T: Send + 'static>(
         &self,
@@ -87,15 +87,24 @@ impl Writer {
         bytes: usize,
         work: impl FnOnce(&Tx<'_>) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
+        self.try_write(bytes, work).await.map_err(Error::from)
+    }
+
+    /// Writes a command of about so many bytes, for whoever tells apart why it failed.
+    pub(super) async fn try_write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Tx<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Outcome<T> {
         let (tell, told) = oneshot::channel();
         let run: Run = Box::new(move |tx| {
-            let result = tx.and_then(|tx| {
-                catch_unwind(AssertUnwindSafe(|| work(tx)))
-                    .unwrap_or_else(|_| Err(Fault(Error::Bug("a write panicked and was rolled back".to_string()))))
-                    .map_err(|fault| fault.0)
-            });
-            let failure = result.as_ref().err().cloned();
-            Ran { failure, answer: Box::new(move |commit| _ = tell.send(commit.and(result))) }
+            let panicked = || Fault::from(Error::Bug("a write panicked and was rolled back".to_string()));
+            let result = tx
+                .map_err(Fault::from)
+                .and_then(|tx| catch_unwind(AssertUnwindSafe(|| work(tx))).unwrap_or_else(|_| Err(panicked())));
+            let failure = result.as_ref().err().cloned().map(Error::from);
+            let answer = move |commit: Result<()>| _ = tell.send(commit.map_err(Fault::from).and(result));
+            Ran { failure, answer: Box::new(answer) }
         });
         let stopped = || Error::unavailable(Obstacle::Stopped, "the writer thread has stopped");
         let commands = self.commands.as_ref().ok_or_else(stopped)?;
@@ -153,7 +162,7 @@ fn serve(connection: &Connection, mut queue: mpsc::Receiver<Command>, clock: &dy
         let mut answers = Vec::with_capacity(group.len());
         let result = disk
             .room_for(connection, large)
-            .and_then(|()| commit(connection, &mut group, clock, random, &mut answers).map_err(|fault| fault.0));
+            .and_then(|()| commit(connection, &mut group, clock, random, &mut answers).map_err(Error::from));
         if let Err(error) = &result {
             if !connection.is_autocommit() {
                 _ = connection.execute_batch("rollback");
@@ -191,7 +200,7 @@ fn commit(
         if !alone {
             savepoint.execute([])?;
         }
-        // Taken when nothing can fail before it runs: what stays in the group can still be told.
+        // A command is taken when nothing can fail before it runs: commands in the group can still be told.
         let Some(command) = group.pop_front() else { break };
         let ran = (command.run)(Ok(&Tx { connection, now: clock.now(), random }));
         answers.push(ran.answer);
@@ -261,7 +270,7 @@ mod tests {
             writer.write(move |tx| match number {
                 1 => {
                     tx.connection.execute_batch("rollback")?;
-                    Err(Fault(Error::Bug("the statement failed".to_string())))
+                    Err(Error::Bug("the statement failed".to_string()).into())
                 }
                 _ => Ok(number),
             })

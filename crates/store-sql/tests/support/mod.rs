@@ -224,7 +224,7 @@ pub(crate) mod steps {
         (replica, claimed)
     }
 
-    /// Goes on with it in the next version.
+    /// Goes on with such a store in the next version.
     pub(crate) async fn go_on_with_both(store: &dyn Store, replica: ReplicaId, claimed: &[Claimed]) {
         for (task, held) in ["work", COMMAND].into_iter().zip(claimed) {
             let found = store.held(Which::Of(vec![held.lease.run_id])).await.expect("held");

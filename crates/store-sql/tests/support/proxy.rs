@@ -1,3 +1,5 @@
+//! A proxy between a store and its server, which can be stopped and cut.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

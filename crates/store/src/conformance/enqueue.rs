@@ -85,6 +85,28 @@ pub(super) async fn the_same_run_again_after_its_end_takes_no_key(t: &Fixture) {
     assert_eq!(t.submit(t.draft().key("k")).await, Enqueued::Exists(second));
 }
 
+pub(super) async fn a_finished_run_that_is_named_again_stands_for_no_other_of_its_request(t: &Fixture) {
+    let replica = t.replica().await;
+    let finished = t.draft().key("k");
+    t.accept(finished.clone()).await;
+    t.end(success(&t.take_one(replica).await)).await;
+    for finished_first in [true, false] {
+        let fresh = t.draft().key("k");
+        let made = fresh.id;
+        let (given, expected) = if finished_first {
+            (vec![finished.clone(), fresh], [Enqueued::Exists(finished.id), Enqueued::Created(made)])
+        } else {
+            (vec![fresh, finished.clone()], [Enqueued::Created(made), Enqueued::Exists(finished.id)])
+        };
+        assert_eq!(t.submit_all(given).await, expected, "{finished_first}");
+        assert_eq!(t.submit(t.draft().key("k")).await, Enqueued::Exists(made), "the new one holds the key");
+        t.end(success(&t.take_one(replica).await)).await;
+    }
+    let twice = vec![finished.clone(), finished.clone()];
+    assert_eq!(t.submit_all(twice).await, [Enqueued::Exists(finished.id); 2]);
+    t.accept(t.draft().key("k")).await;
+}
+
 pub(super) async fn an_idempotency_key_answers_with_what_it_made(t: &Fixture) {
     let held = t.accept(t.draft().key("held")).await;
     let (fresh, keyed) = (t.draft(), t.draft().key("held"));

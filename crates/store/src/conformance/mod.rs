@@ -96,6 +96,7 @@ macro_rules! conformance {
                 a_unique_key_given_twice_in_one_request_makes_one_run
                 one_unique_key_from_many_sides_at_once_makes_one_run
                 the_same_run_again_after_its_end_takes_no_key
+                a_finished_run_that_is_named_again_stands_for_no_other_of_its_request
                 an_idempotency_key_answers_with_what_it_made
                 an_idempotency_key_with_another_request_is_refused_and_makes_nothing
                 fifty_equal_requests_with_one_idempotency_key_make_one_run

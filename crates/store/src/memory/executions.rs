@@ -8,10 +8,10 @@ use crate::{
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::graph::{
-    Command, Direction, Ended, Execution, Field, Opening, Plan, Refusal, Snapshot, Sort, Status, compare,
-    must_be_alone, not_alone, opening, repeated,
+    Command, Course, Direction, Ended, Execution, Field, Opening, Plan, Snapshot, Sort, Status, compare, must_be_alone,
+    not_alone, opening, repeated,
 };
-use everbeat_model::{ExecutionId, Hole, Json, RunId, RunState, StoreTime};
+use everbeat_model::{ExecutionId, Hole, Json, RunId, StoreTime};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Executions for Memory {
         let state = self.lock();
         Ok(state.executions.get(&id).map(|row| Peek {
             stamp: row.stamp,
-            known: state.graphs[&row.definition].graph.node(node).is_some(),
+            known: state.graphs[&row.course.definition].graph.node(node).is_some(),
             cell: row.execution.cell(node).cloned(),
             failed: row.execution.computation(node).and_then(|computation| match &computation.status {
                 Status::Failed(error) => Some(error.clone()),
@@ -122,7 +122,7 @@ impl Executions for Memory {
         let state = self.lock();
         let mut analytics = Analytics::default();
         let mut spans: BTreeMap<String, Duration> = BTreeMap::new();
-        let rows = state.executions.values().filter(|row| state.graphs[&row.definition].graph.name == graph);
+        let rows = state.executions.values().filter(|row| state.graphs[&row.course.definition].graph.name == graph);
         for row in rows {
             analytics.executions += 1;
             analytics.archived += u64::from(row.execution.archived_at.is_some());
@@ -158,7 +158,7 @@ impl State {
             Opening::Stands(id) => Started::Exists(id),
             Opening::Begin => self.begin(&start, &definition, now, planner, lines),
         };
-        if let (Some(idempotency), Started::Created { id, .. } | Started::Exists(id)) = (start.idempotency, &answer) {
+        if let (Some(idempotency), Some(id)) = (start.idempotency, answer.kept()) {
             self.idempotency.insert(idempotency.key, (idempotency.fingerprint, vec![RunId(id.0)], now));
         }
         answer
@@ -172,10 +172,12 @@ impl State {
         planner: &dyn Planner,
         lines: &mut Vec<String>,
     ) -> Started {
-        let seen = self.definition(&start.graph, None).map_or(definition.serial, |latest| latest.serial);
+        let plan = planner.plan(Snapshot::before(start.id, definition.graph.clone(), now), start.commands());
+        if let Some(refusal) = plan.refused_start() {
+            return Started::Refused(refusal);
+        }
         let row = ExecutionRow {
-            definition: definition.serial,
-            seen,
+            course: Course::begin(definition.serial, self.latest(&start.graph)),
             singleton: definition.graph.singleton,
             execution: Execution::default(),
             stamp: 0,
@@ -185,10 +187,6 @@ impl State {
             history: Vec::new(),
             place: 0,
         };
-        let mut plan = planner.plan(self.snapshot(start.id, &row, now), start.commands());
-        if let Some(Err(refusal)) = std::mem::take(&mut plan.answers).into_iter().next() {
-            return Started::Refused(refusal);
-        }
         let revision = plan.changes.execution.revision;
         self.executions.insert(start.id, row);
         lines.extend(events(start.id, &plan, true));
@@ -208,33 +206,31 @@ impl State {
             self.agenda.retain(|(_, noted)| *noted != id);
             return Advanced::NotFound;
         };
-        let name = self.graphs[&row.definition].graph.name.clone();
+        let name = self.graphs[&row.course.definition].graph.name.clone();
         let returns = must_be_alone(row.singleton, row.execution.archived_at, &commands);
         if let Some(other) = self.standing_one(&name).filter(|_| returns) {
-            let refused = commands.iter().map(|_| Err(not_alone(&name, other)));
-            return Advanced::Done(refused.collect::<Vec<std::result::Result<u64, Refusal>>>());
+            return Advanced::refused(&commands, &not_alone(&name, other));
         }
         // What is refused as a whole leaves its note to whoever looks next.
         self.agenda.retain(|(_, noted)| *noted != id);
-        let latest = self.definition(&name, None).map_or(row.seen, |latest| latest.serial);
-        let moved = latest > row.seen;
-        if let Some(row) = self.executions.get_mut(&id).filter(|_| moved) {
-            (row.definition, row.seen) = (latest, latest);
+        let (course, moved) = row.course.follow(self.latest(&name));
+        if let Some(row) = self.executions.get_mut(&id) {
+            row.course = course;
         }
         let mut plan = planner.plan(self.snapshot(id, &self.executions[&id], now), commands);
         let answers = std::mem::take(&mut plan.answers);
         if moved || !plan.changes.is_empty() {
             lines.extend(events(id, &plan, false));
             self.carry_out(id, plan, now, lines);
-        } else if let Some(due) = plan.changes.ticks.values().min() {
-            self.agenda.insert((*due, id));
+        } else if let Some(due) = plan.changes.next_look() {
+            self.agenda.insert((due, id));
         }
         Advanced::Done(answers)
     }
 
     fn snapshot(&self, id: ExecutionId, row: &ExecutionRow, now: StoreTime) -> Snapshot {
         let ended = row.execution.nodes.keys().filter_map(|node| self.ended(&row.execution, node)).collect();
-        let graph = self.graphs[&row.definition].graph.clone();
+        let graph = self.graphs[&row.course.definition].graph.clone();
         Snapshot { id, graph, execution: row.execution.clone(), ended, now }
     }
 
@@ -248,17 +244,14 @@ impl State {
                 let (state, result, error) = (done.state, done.result.clone(), done.error.clone());
                 Some(Ended { node, run, state, result, error })
             }
-            (false, None) => {
-                let error = Json::of(&serde_json::json!({ "message": "its run is no longer known" }));
-                Some(Ended { node, run, state: RunState::Failed, result: None, error: Some(error) })
-            }
+            (false, None) => Some(Ended::unknown(node, run)),
         }
     }
 
     /// Writes what was decided.
     fn carry_out(&mut self, id: ExecutionId, plan: Plan, now: StoreTime, lines: &mut Vec<String>) {
         let changes = plan.changes;
-        self.agenda.extend(changes.ticks.values().min().map(|due| (*due, id)));
+        self.agenda.extend(changes.next_look().map(|due| (due, id)));
         for run in plan.runs {
             self.put_run(run, now);
         }
@@ -270,7 +263,7 @@ impl State {
             }
         }
         let Some(row) = self.executions.get_mut(&id) else { return };
-        let graph = &self.graphs[&row.definition].graph;
+        let graph = &self.graphs[&row.course.definition].graph;
         for change in changes.changed {
             let value = row.values.entry(change.node.clone()).or_insert(ValueRow { changes: 0, first_set_at: None });
             value.changes += 1;
@@ -311,8 +304,10 @@ impl State {
     /// The execution of a singleton graph that is not archived.
     fn standing_one(&self, graph: &str) -> Option<ExecutionId> {
         let standing = |row: &&ExecutionRow| row.singleton && row.execution.archived_at.is_none();
-        let found =
-            self.executions.iter().find(|(_, row)| standing(row) && self.graphs[&row.definition].graph.name == graph);
+        let found = self
+            .executions
+            .iter()
+            .find(|(_, row)| standing(row) && self.graphs[&row.course.definition].graph.name == graph);
         found.map(|(id, _)| *id)
     }
 
@@ -320,7 +315,7 @@ impl State {
         let attempt = |node: &String| Some((node.clone(), self.run(row.execution.running(node)?)?.attempt));
         Stored {
             id,
-            graph: self.graphs[&row.definition].graph.clone(),
+            graph: self.graphs[&row.course.definition].graph.clone(),
             execution: row.execution.clone(),
             stamp: row.stamp,
             created_at: row.created_at,
@@ -333,7 +328,7 @@ impl State {
     fn matching<'a>(&'a self, filter: &'a ExecutionFilter) -> impl Iterator<Item = (ExecutionId, &'a ExecutionRow)> {
         self.executions.iter().map(|(id, row)| (*id, row)).filter(move |(id, row)| {
             let cell = |node: &str| row.execution.cell(node).map(|cell| &cell.value);
-            filter.graph.as_ref().is_none_or(|graph| self.graphs[&row.definition].graph.name == *graph)
+            filter.graph.as_ref().is_none_or(|graph| self.graphs[&row.course.definition].graph.name == *graph)
                 && (filter.include_archived || row.execution.archived_at.is_none())
                 && filter.before.is_none_or(|before| *id < before)
                 && filter.conditions.iter().all(|condition| condition.holds(cell(&condition.node)))

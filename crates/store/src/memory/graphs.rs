@@ -3,7 +3,7 @@ use super::state::State;
 use crate::{AT_ONCE, Applied, Definition, Error, Graphs, Idempotency, Result};
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
-use everbeat_model::graph::Graph;
+use everbeat_model::graph::{Graph, is_new};
 use everbeat_model::{RunId, Sent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Graphs for Memory {
                 state.idempotency.insert(key, (fingerprint, vec![RunId(definition.key_id())], now));
             }
         };
-        let latest = state.definition(&graph.name, None).filter(|latest| latest.graph == graph).cloned();
-        if let Some(definition) = latest {
+        let latest = state.definition(&graph.name, None).cloned();
+        if let Some(definition) = latest.filter(|latest| !is_new(&graph, Some(&latest.graph))) {
             keep(&mut state, &definition);
             return Ok(Applied { definition, new: false });
         }
@@ -37,7 +37,7 @@ impl Graphs for Memory {
         state.graphs.insert(serial, definition.clone());
         keep(&mut state, &definition);
         let standing = state.executions.iter().filter(|(_, row)| {
-            row.execution.archived_at.is_none() && state.graphs[&row.definition].graph.name == graph.name
+            row.execution.archived_at.is_none() && state.graphs[&row.course.definition].graph.name == graph.name
         });
         let notes: Vec<_> = standing.map(|(id, _)| (AT_ONCE, *id)).collect();
         state.agenda.extend(notes);
@@ -60,6 +60,11 @@ impl Graphs for Memory {
 }
 
 impl State {
+    /// The serial of the newest definition of a name.
+    pub(super) fn latest(&self, name: &str) -> Option<u64> {
+        self.definition(name, None).map(|latest| latest.serial)
+    }
+
     /// The latest definition of a name, or of one version of it.
     pub(super) fn definition(&self, name: &str, version: Option<&str>) -> Option<&Definition> {
         self.graphs.values().rev().find(|definition| {

@@ -13,9 +13,11 @@ use crate::{
 };
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
+use everbeat_model::idempotency;
 use everbeat_model::lease::Shown;
+use everbeat_model::reopen::{Closed, reopen, standing};
 use everbeat_model::run::{Claimed, Spec};
-use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, Standing, StoreTime, Token};
+use everbeat_model::{Attempt, Replica, ReplicaId, Run, RunId, Settled, Settlement, StoreTime, Token};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,14 +98,16 @@ impl Runs for Memory {
     async fn reopen(&self, run: RunId, attempt: u32) -> Result<Reopened> {
         let now = self.now();
         let mut state = self.lock();
-        let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()) else { return Ok(Reopened::NotFound) };
-        if state.done.get(&run).is_none_or(|done| done.standing.attempt != attempt) {
-            return Ok(Reopened::NotFinished);
-        }
+        let closed = state.runs.get(&run).map(|row| Closed {
+            run,
+            finished: state.done.get(&run).map(|done| done.standing.attempt),
+            holder: row.spec.unique_key.as_ref().and_then(|key| state.unique.get(key)).copied(),
+        });
+        let answer = reopen(closed, attempt);
+        let Some(spec) = state.runs.get(&run).map(|row| row.spec.clone()).filter(|_| answer == Reopened::Ready) else {
+            return Ok(answer);
+        };
         if let Some(key) = &spec.unique_key {
-            if let Some(holder) = state.unique.get(key) {
-                return Ok(Reopened::KeyTaken(*holder));
-            }
             state.unique.insert(key.clone(), run);
         }
         if let Some(done) = state.done.remove(&run)
@@ -111,10 +115,10 @@ impl Runs for Memory {
         {
             state.attempts.insert((run, ended.attempt), (ended, token));
         }
-        state.put_ready(run, &spec, Standing { attempt, ..Standing::default() });
+        state.put_ready(run, &spec, standing(attempt));
         state.append(now, &[line(EventKind::RunReopened, &run.to_string(), None, None)]);
         state.version += 1;
-        Ok(Reopened::Ready)
+        Ok(answer)
     }
 
     async fn place(&self, shown: Shown, host: Option<String>) -> Result<bool> {
@@ -286,8 +290,7 @@ impl Runs for Memory {
         let old = state.done.iter().filter(|(_, done)| now.since(done.finished_at) > keep).map(|(id, _)| *id);
         let old: Vec<RunId> = old.filter(|id| !awaited(&state, *id)).take(limit).collect();
         old.iter().for_each(|id| forget_one(&mut state, *id));
-        let day = Duration::from_secs(86_400);
-        state.idempotency.retain(|_, (_, _, at)| now.since(*at) <= day);
+        state.idempotency.retain(|_, (_, _, at)| now.since(*at) <= idempotency::KEEP);
         state.version += 1;
         Ok(old.len())
     }

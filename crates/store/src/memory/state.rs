@@ -1,5 +1,5 @@
 use crate::{Definition, Remembered, last_heartbeat};
-use everbeat_model::graph::Execution;
+use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
 use everbeat_model::{
     Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime,
@@ -74,10 +74,7 @@ pub struct DoneRow {
 
 #[derive(Clone, Debug)]
 pub struct ExecutionRow {
-    /// The definition that it goes by.
-    pub definition: u64,
-    /// The newest definition of its graph that it knows of; it goes on with any later one.
-    pub seen: u64,
+    pub course: Course,
     pub singleton: bool,
     pub execution: Execution,
     pub stamp: u64,

@@ -10,7 +10,7 @@ use everbeat_model::event::{EventKind, PER_BATCH, line};
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::{NewReplica, ReplicaState};
 use everbeat_model::run::Spec;
-use everbeat_model::{Json, Replica, ReplicaId, RunId, RunState, Verdict, VerdictId};
+use everbeat_model::{Replica, ReplicaId, RunId, RunState, Verdict, VerdictId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Replicas for Memory {
             return Ok(false);
         }
         row.state = ReplicaState::Dead;
-        let detail = Json::of(&serde_json::json!({ "reason": verdict.reason, "verdict_id": verdict.id }));
+        let detail = verdict.detail();
         state.verdicts.insert(verdict.id, Verdict { at: now, ..verdict });
         state.append(now, &[line(EventKind::ReplicaDead, &replica.to_string(), None, Some(&detail))]);
         state.version += 1;

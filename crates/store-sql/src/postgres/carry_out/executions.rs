@@ -27,7 +27,7 @@ arrays! {
 pub(super) static BEGIN: LazyLock<String> =
     LazyLock::new(|| insert("execution", Executions::COLUMNS) + " on conflict do nothing returning id");
 
-/// By key, without a join that could be planned badly.
+/// Changes executions by key, without a join that could be planned badly.
 pub(super) static CHANGE: LazyLock<String> = LazyLock::new(|| {
     insert("execution", Executions::COLUMNS)
         + " on conflict (id) do update set definition = excluded.definition, seen = excluded.seen, \
@@ -41,8 +41,8 @@ pub(super) fn rows(piece: &[Decided]) -> Executions<'_> {
         rows.push(Execution {
             id: read.id.0,
             graph: &read.graph,
-            definition: stored(read.definition),
-            seen: stored(read.seen),
+            definition: stored(read.course.definition),
+            seen: stored(read.course.seen),
             singleton: read.singleton,
             revision: stored(plan.changes.execution.revision),
             archived_at: plan.changes.execution.archived_at.map(|at| at.0),

@@ -55,7 +55,7 @@ arrays! {
     }
 }
 
-/// Of each node what is older than the last `keep` up to a place.
+/// Cuts off what is older than the last `keep` entries of each node up to a place.
 static CUT: LazyLock<String> = LazyLock::new(|| {
     format!(
         "with given as materialized ({}), \

@@ -5,6 +5,7 @@ mod executions;
 mod history;
 mod values;
 
+use super::arrays::{arrays, insert};
 use super::chunk::chunks;
 use super::enqueue;
 use super::fault::{Fault, Outcome};
@@ -18,7 +19,7 @@ use everbeat_model::graph::{Change, Graph, Plan};
 use everbeat_model::{Json, NewRun, RunId, StoreTime};
 use everbeat_store::events;
 use history::History;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use uuid::Uuid;
 
 /// A plan and the execution that it is for, as it was before.
@@ -36,8 +37,15 @@ pub(super) enum Write {
     Changed,
 }
 
-const NOTE: &str = "\
-    insert into agenda (execution_id, due_at) select * from unnest($1::uuid[], $2::bigint[])";
+arrays! {
+    /// When executions should be looked at again.
+    Notes of Note {
+        execution_id: Uuid as "uuid",
+        due_at: i64 as "bigint",
+    }
+}
+
+static NOTE: LazyLock<String> = LazyLock::new(|| insert("agenda", Notes::COLUMNS));
 
 /// Executions in the order given, then what they no longer want; last the event, whose lock holds up
 /// followers until the end.
@@ -61,11 +69,10 @@ pub(super) async fn carry_out(transaction: &Transaction<'_>, decided: &[Decided]
 
 /// Notes when each of these should be looked at again.
 pub(super) async fn note(transaction: &Transaction<'_>, ticks: &[(Uuid, i64)]) -> Outcome<()> {
-    if ticks.is_empty() {
-        return Ok(());
-    }
-    let (execution_id, due_at): (Vec<Uuid>, Vec<i64>) = ticks.iter().copied().unzip();
-    transaction.query(NOTE, &[&execution_id, &due_at]).await.map(|_| ())
+    let mut notes = Notes::default();
+    ticks.iter().for_each(|(execution_id, due_at)| notes.push(Note { execution_id: *execution_id, due_at: *due_at }));
+    let Some((sql, params)) = notes.statement(&NOTE) else { return Ok(()) };
+    transaction.query(sql, &params).await.map(|_| ())
 }
 
 async fn write_piece(transaction: &Transaction<'_>, piece: &[Decided], write: Write) -> Outcome<()> {

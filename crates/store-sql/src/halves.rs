@@ -1,25 +1,26 @@
-//! Batches of which one item cannot be stored: it is looked for by halving, so that it spoils no other.
+//! Batches with an item that cannot be stored. Halving finds that item, so that it spoils no other; both databases use
+//! it wherever they refuse one item of a batch.
 
 /// What is yet to be written, in pieces.
-pub(super) struct Halves<T> {
+pub(crate) struct Halves<T> {
     open: Vec<Vec<T>>,
 }
 
 impl<T> Halves<T> {
-    pub(super) fn of(items: Vec<T>) -> Halves<T> {
+    pub(crate) fn of(items: Vec<T>) -> Halves<T> {
         let mut halves = Halves { open: Vec::new() };
         halves.add(items);
         halves
     }
 
     /// The next piece to write.
-    pub(super) fn next(&mut self) -> Option<Vec<T>> {
+    pub(crate) fn next(&mut self) -> Option<Vec<T>> {
         self.open.pop()
     }
 
     /// Takes back a piece that cannot be stored as a whole. Answers the item that stands alone in it: that one cannot be
     /// stored.
-    pub(super) fn halve(&mut self, mut piece: Vec<T>) -> Option<T> {
+    pub(crate) fn halve(&mut self, mut piece: Vec<T>) -> Option<T> {
         if piece.len() <= 1 {
             return piece.pop();
         }
@@ -29,7 +30,7 @@ impl<T> Halves<T> {
     }
 
     /// Adds a piece, to be written next.
-    pub(super) fn add(&mut self, piece: Vec<T>) {
+    pub(crate) fn add(&mut self, piece: Vec<T>) {
         if !piece.is_empty() {
             self.open.push(piece);
         }

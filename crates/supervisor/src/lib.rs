@@ -1,12 +1,16 @@
 //! The only home of operating-system processes and kernel locks.
 
 mod birth;
+mod cgroups;
 pub mod contained;
 pub mod descriptors;
+mod exec;
 pub mod job;
 mod locks;
+mod ofd_lock;
 mod place;
 mod shims;
+mod signals;
 
 pub use locks::HostLocks;
 pub use place::{Misplaced, Place, PlaceError, machine};

@@ -1,5 +1,5 @@
-//! The step from the shim's copy to the program. By the kernel's own call: the C library's would hand a file that
-//! is no program to a shell.
+//! The step from a copy of this process to the program of a job or a worker. By the kernel's own call: the C library's would
+//! hand a file that is no program to a shell.
 #![allow(unsafe_code)] // execve(2), once.
 
 use std::ffi::{CString, c_char};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr;
 
 /// All that the kernel is told, made ready before the fork: after it no memory may be taken.
-pub(super) struct Program {
+pub(crate) struct Program {
     candidates: Vec<CString>,
     arguments: Pointers,
     environment: Pointers,
@@ -17,7 +17,7 @@ pub(super) struct Program {
 
 impl Program {
     /// A bare name is looked up in `path`.
-    pub(super) fn new(
+    pub(crate) fn new(
         command: &[String],
         path: &str,
         environment: impl Iterator<Item = (String, std::ffi::OsString)>,
@@ -42,7 +42,7 @@ impl Program {
     }
 
     /// Returns only if it could not.
-    pub(super) fn become_it(&self) -> io::Error {
+    pub(crate) fn become_it(&self) -> io::Error {
         let mut why = libc::ENOENT;
         for candidate in &self.candidates {
             // SAFETY: all three are terminated as the kernel wants them, and owned by `self`.

@@ -9,9 +9,11 @@ pub mod job;
 mod locks;
 mod ofd_lock;
 mod place;
+pub mod pool;
 mod shims;
 mod signals;
 
 pub use locks::HostLocks;
 pub use place::{Misplaced, Place, PlaceError, machine};
+pub use pool::HostGuardians;
 pub use shims::HostShims;

@@ -346,15 +346,13 @@ impl Connection {
 /// Until nothing is left, however long the kernel takes.
 fn end_left(folder: &GuardianFolder) -> usize {
     const AGAIN_MS: u64 = 100;
-    let mut killed = 0;
     loop {
         match Leftovers::of(folder).and_then(|left| left.map_or(Ok(0), |left| left.end())) {
             Ok(found) => {
                 let _until_the_next_sweep = folder.remove();
-                return killed + found;
+                return found;
             }
             Err(error) => {
-                killed += 1;
                 tracing::warn!(%error, "what a guardian left is not ended yet");
                 clock::pause(AGAIN_MS);
             }

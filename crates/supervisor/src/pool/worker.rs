@@ -54,18 +54,26 @@ impl WorkerProcess for HostWorker {
             told.ok().and_then(|fate| fate.exit.clone()).unwrap_or_default()
         };
         tokio::pin!(told);
-        tokio::select! {
+        let told_in_time = tokio::select! {
             biased;
-            exit = &mut told => return exit,
-            () = self.untold() => {}
+            exit = &mut told => Some(exit),
+            () = self.untold() => None,
+        };
+        match told_in_time {
+            Some(exit) if exit != WorkerExit::default() => return exit,
+            _ => {}
         }
-        // The guardian hangs: a process that was not reaped tells how it ended to who asks.
-        let (pid, pidfd) = (self.pid, self.pidfd.clone());
-        let look = move || look::exit_of_zombie(pid).filter(|_| pidfd::number(pidfd.get_ref()) == Some(pid));
-        if let Ok(Some((code, signal))) = self.connection.blocking(look).await {
-            self.connection.tell_exit(self.id, WorkerExit { code, signal, out_of_memory: false });
+        // The guardian hangs, or was gone before it could see the end: then the kernel is asked.
+        let seen = pidfd::exit(self.pidfd.get_ref());
+        let seen = seen.map(|(code, signal)| WorkerExit { code, signal, out_of_memory: false });
+        match (told_in_time, seen) {
+            (Some(unknown), seen) => seen.unwrap_or(unknown),
+            (None, Some(seen)) => {
+                self.connection.tell_exit(self.id, seen);
+                told.await
+            }
+            (None, None) => told.await,
         }
-        told.await
     }
 
     async fn emptied(&self) -> Emptied {

@@ -6,9 +6,11 @@ use everbeat_engine::pools::{
 };
 use everbeat_model::WorkerId;
 use everbeat_supervisor::{HostGuardians, Misplaced, Place};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,6 +132,43 @@ pub(crate) fn order(command: &[&str]) -> WorkerOrder {
     }
 }
 
+/// One of everything that a worker may leave behind, and that will not go when asked.
+pub(crate) const FAMILY: &str = "trap '' TERM; sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; \
+    (setsid sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' &); echo up; while :; do sleep 0.05; done";
+
+/// The same order with a mark in its environment, by which the processes of a test are found.
+pub(crate) fn marked_order(script: &str, mark: &str) -> WorkerOrder {
+    let mut order = shell(script);
+    order.env.insert("TEST_MARK".into(), mark.into());
+    order
+}
+
+pub(crate) fn new_mark() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// The living processes with this mark.
+pub(crate) fn family(mark: &str) -> Vec<i32> {
+    marked(&format!("TEST_MARK={mark}"))
+}
+
+/// The guardians of a data folder, or their keepers.
+pub(crate) fn guardians(data_dir: &Path, name: &str) -> Vec<i32> {
+    let pools = data_dir.join("pools").to_str().unwrap().to_owned();
+    let is_one = |pid: &i32| {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        read("comm").trim() == name && read("cmdline").contains(&pools)
+    };
+    all_processes().filter(is_one).collect()
+}
+
+/// The one guardian of a data folder.
+pub(crate) fn guardian(data_dir: &Path) -> OwnedFd {
+    let found = guardians(data_dir, "everbeat-guard");
+    assert_eq!(found.len(), 1, "{found:?}");
+    pidfd_open(Pid::from_raw(found[0]).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
 /// A folder in memory, where there is such a place: no test waits for a disk that others keep busy.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
@@ -137,9 +176,11 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 
 /// The living processes with this line in their environment.
 pub(crate) fn marked(line: &str) -> Vec<i32> {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| has(*pid, line)).collect()
+    all_processes().filter(|pid| has(*pid, line)).collect()
+}
+
+fn all_processes() -> impl Iterator<Item = i32> {
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn has(pid: i32, line: &str) -> bool {

@@ -3,6 +3,7 @@
 use super::cgroup::PoolCgroup;
 use super::environment::{GUARDIAN_TAG, WORKER_TAG};
 use super::folder::GuardianFolder;
+use crate::job::processes::Tag;
 use crate::job::remains::until;
 use crate::job::{clock, processes};
 use rustix::process::Signal;
@@ -40,12 +41,77 @@ impl Leftovers {
             }
             let tagged = processes::tagged(&tags);
             found.extend(&tagged);
-            let killed = processes::signal(tagged, Signal::KILL, |pid| processes::has_tag(pid, &tags));
-            Ok(killed == 0 && empty)
+            Ok(kill(tagged, &tags) == 0 && empty)
         })?;
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
         Ok(found.len())
+    }
+}
+
+/// Kills those who bear a tag still, as looked at after their pidfd was opened: the number of one that was found may be
+/// another's by now.
+fn kill(found: Vec<i32>, tags: &[Tag<'_>]) -> usize {
+    processes::signal(found, Signal::KILL, |pid| processes::has_tag(pid, tags))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    const INSIDE: &str = "EVERBEAT_TEST_INSIDE";
+    const TAGS: [Tag<'static>; 1] = [(WORKER_TAG, "recycled")];
+
+    /// Runs this test once more in a PID namespace of its own, where numbers can be chosen.
+    #[test]
+    fn a_number_that_has_become_anothers_is_not_signalled() {
+        if std::env::var_os(INSIDE).is_some() {
+            return recycle();
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        if !command.arg("true").status().is_ok_and(|status| status.success()) {
+            eprintln!("without namespaces no number can be chosen here");
+            return;
+        }
+        let name = "pool::leftovers::tests::a_number_that_has_become_anothers_is_not_signalled";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture", "--test-threads=1"]);
+        assert!(command.env(INSIDE, "1").status().unwrap().success());
+    }
+
+    fn recycle() {
+        let worker = sleeper("recycled");
+        let number = worker.id();
+        let found = tagged_eventually();
+        assert_eq!(found, [number as i32]);
+        end(worker);
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).unwrap();
+        let mut bystander = sleeper("somebody else's");
+        assert_eq!(bystander.id(), number, "the number has become another's");
+        assert_eq!(kill(found, &TAGS), 0);
+        assert!(bystander.try_wait().unwrap().is_none(), "it lives");
+        end(bystander);
+    }
+
+    fn sleeper(tag: &str) -> Child {
+        Command::new("sleep").arg("1000").env(WORKER_TAG, tag).spawn().unwrap()
+    }
+
+    /// A process that is just starting a program shows no environment for a moment.
+    fn tagged_eventually() -> Vec<i32> {
+        let look = |_| {
+            clock::pause(1);
+            Some(processes::tagged(&TAGS)).filter(|found| !found.is_empty())
+        };
+        (0..5000).find_map(look).unwrap()
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

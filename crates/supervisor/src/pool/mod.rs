@@ -4,6 +4,7 @@
 //! name, or a tag in the environment that is looked at again after a pidfd was opened.
 
 mod cgroup;
+mod connection;
 mod environment;
 mod folder;
 pub mod guardian;
@@ -12,6 +13,7 @@ mod input;
 mod leftovers;
 mod link;
 mod look;
+mod order;
 mod output;
 mod pidfd;
 mod protocol;

@@ -110,9 +110,7 @@ impl Lines {
                 let over = found.map_or(self.held.len(), |at| at + 1);
                 self.take(over);
                 self.skipping = found.is_none();
-                if found.is_none() {
-                    return None;
-                }
+                found?;
                 continue;
             }
             return match found {

@@ -1,7 +1,7 @@
 //! One worker, as its server sees it.
 
 use super::cgroup::Leaf;
-use super::host::Connection;
+use super::connection::Connection;
 use super::input::Input;
 use super::output::Output;
 use super::protocol::ToGuardian;
@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
@@ -39,6 +40,8 @@ pub(super) struct HostWorker {
     pub(super) input: Option<Mutex<Input>>,
     pub(super) dump: PathBuf,
     pub(super) fate: watch::Receiver<Fate>,
+    /// Whether this server has killed it: then it was not the lack of memory.
+    pub(super) killed: AtomicBool,
 }
 
 #[async_trait]
@@ -60,7 +63,10 @@ impl WorkerProcess for HostWorker {
             () = self.untold() => None,
         };
         match told_in_time {
-            Some(exit) if exit != WorkerExit::default() => return exit,
+            Some(exit) if exit != WorkerExit::default() => {
+                let out_of_memory = exit.out_of_memory && !self.killed.load(Ordering::Relaxed);
+                return WorkerExit { out_of_memory, ..exit };
+            }
             _ => {}
         }
         // The guardian hangs, or was gone before it could see the end: then the kernel is asked.
@@ -95,14 +101,12 @@ impl WorkerProcess for HostWorker {
                 self.send(Signal::CONT)
             }
             WorkerSignal::Kill => {
+                self.killed.store(true, Ordering::Relaxed);
                 // Its main process and its cgroup at once, in case that the guardian hangs.
                 let main = self.send(Signal::KILL);
                 let rest = self.leaf.as_ref().map_or(Ok(()), |leaf| leaf.kill());
-                match self.connection.send(&ToGuardian::Kill { id: self.id }, &[]).await {
-                    Ok(()) => Ok(()),
-                    // A guardian that is gone has taken its workers along.
-                    Err(_gone) => main.and(rest),
-                }
+                // A guardian that is gone has taken its workers along; one that hangs is not waited for.
+                self.connection.try_send(&ToGuardian::Kill { id: self.id }).or_else(|_| main.and(rest))
             }
         }
     }

@@ -96,3 +96,43 @@ fn both_outputs_are_told_line_by_line() {
         assert_eq!(lines, [line("one", false), line("two", false), line("bad", true)], "{mask:?}");
     }
 }
+
+#[test]
+fn an_order_that_is_given_up_leaves_no_worker() {
+    for mask in MODES {
+        let (host, mark) = (Host::new(mask), new_mark());
+        let guardian = host.guard("p");
+        for _ in 0..20 {
+            let order = marked_order("echo up; sleep 1000", &mark);
+            host.block_on("an order", async {
+                tokio::select! {
+                    biased;
+                    worker = guardian.spawn(&order) => drop(worker),
+                    () = tokio::task::yield_now() => {}
+                }
+            });
+        }
+        // Orders are obeyed one after the other: when this one runs, all others were seen.
+        let last = host.spawn(&guardian, &shell("echo up; sleep 1000"));
+        assert_eq!(host.text(&last), "up");
+        eventually("an empty house", || family(&mark).is_empty().then_some(()));
+        let keepers = || guardians(&host.data_dir, "everbeat-keeper").len();
+        eventually("no more keepers", || (keepers() == usize::from(!mask.is_empty())).then_some(()));
+    }
+}
+
+#[test]
+fn a_storm_of_forks_is_killed() {
+    const STORM: &str = "storm() { while :; do (setsid sleep 0.05 &) ; (sleep 0.05 &) ; done; }; trap '' TERM; \
+        storm & setsid sh -c 'while :; do (sleep 0.03 &); done' & echo up; wait";
+    for mask in MODES {
+        let (host, mark) = (Host::new(mask), new_mark());
+        let guardian = host.guard("p");
+        let worker = host.spawn(&guardian, &marked_order(STORM, &mark));
+        assert_eq!(host.text(&worker), "up");
+        host.block_on("a signal", worker.signal(WorkerSignal::Kill)).unwrap();
+        let emptied = host.emptied(&worker);
+        assert_eq!(family(&mark), [0; 0], "{mask:?}");
+        assert!(emptied.killed > 0 && emptied.how != "exited", "{mask:?}: {emptied:?}");
+    }
+}

@@ -84,6 +84,9 @@ impl Guardian {
             cgroup.leave();
             cgroup.remove();
         }
+        if let Some(report) = self.ending.and_then(|ending| ending.report) {
+            let _nobody_will_know = report.write(&self.folder);
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -161,9 +164,8 @@ impl Guardian {
     fn bereaved(&mut self) {
         let detection_ms = clock::boot_ms().saturating_sub(self.woke_at);
         let now = clock::boot_ms();
-        // First things first: the disk may be slow.
         self.workers.iter_mut().for_each(|worker| worker.ask(now));
-        let mut report = Report::begin(&self.folder, &self.pool);
+        let mut report = Report::new(&self.pool);
         report.server_death_detected(detection_ms, self.workers.len());
         self.end(Some(report), GRACE_MS);
     }

@@ -62,6 +62,29 @@ fn text(part: &str) -> io::Result<CString> {
     Ok(CString::new(part)?)
 }
 
+/// Says, with the kernel's number, why a program could not be executed in a working folder, to which its name may be
+/// relative. A bare name was looked up in `path`.
+pub(crate) fn why(name: &str, path: &str, folder: &Path, error: &io::Error) -> (String, Option<i32>) {
+    let errno = error.raw_os_error();
+    let absent = matches!(errno, Some(libc::ENOENT | libc::ENOTDIR));
+    let forbidden = errno == Some(libc::EACCES);
+    let is_bare = !name.contains('/');
+    let exists = match is_bare {
+        true => path.split(':').any(|searched| folder.join(searched).join(name).is_file()),
+        false => folder.join(name).exists(),
+    };
+    // A folder of the PATH that may not be searched is told as a program that may not be run.
+    if is_bare && !exists && (absent || forbidden) {
+        return (format!("program {name:?} was not found in PATH"), Some(libc::ENOENT));
+    }
+    let why = match exists {
+        true if absent => format!("program {name:?} needs an interpreter that does not exist: {error}"),
+        _ if forbidden => format!("program {name:?} is not executable: {error}"),
+        _ => format!("program {name:?}: {error}"),
+    };
+    (why, errno)
+}
+
 /// Texts, and the list of pointers to them that ends with none.
 struct Pointers {
     _owned: Vec<CString>,

@@ -7,10 +7,12 @@ use super::output::Output;
 use super::protocol::{self, Order, Stage, ToGuardian};
 use super::worker::{Fate, HostWorker};
 use super::{environment, link};
+use crate::exec;
 use everbeat_engine::pools::{SpawnError, WorkerOrder};
 use everbeat_model::Shortage;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,7 +63,7 @@ impl Connection {
         drop((written, theirs, secret));
         let worker = match answer.await {
             Err(_gone) => Err(SpawnError::Gone),
-            Ok(Err((stage, errno))) => Err(failure(order, &cwd, stage, errno)),
+            Ok(Err((stage, errno))) => Err(failure(order, &self.host.env, &cwd, stage, errno)),
             Ok(Ok(started)) => self.worker(id, started, ours, order.lines, dump, fate).map_err(short),
         }?;
         expected.is_done = true;
@@ -140,21 +142,23 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Says what it was that failed.
-fn failure(order: &WorkerOrder, cwd: &Path, stage: Stage, errno: i32) -> SpawnError {
+fn failure(
+    order: &WorkerOrder,
+    inherited: &BTreeMap<String, String>,
+    cwd: &Path,
+    stage: Stage,
+    errno: i32,
+) -> SpawnError {
     let error = io::Error::from_raw_os_error(errno);
     if Shortage::of_errno(errno).is_some() || stage == Stage::Process {
         return SpawnError::Shortage(error);
     }
+    if stage == Stage::Folder {
+        return SpawnError::Command(io::Error::new(error.kind(), format!("working folder {cwd:?}: {error}")));
+    }
     let name = order.command.first().map(String::as_str).unwrap_or_default();
-    let absent = matches!(errno, libc::ENOENT | libc::ENOTDIR);
-    let why = match stage {
-        Stage::Folder => format!("working folder {cwd:?}: {error}"),
-        _ if absent && !name.contains('/') => format!("program {name:?} was not found in PATH"),
-        _ if absent && cwd.join(name).exists() => {
-            format!("program {name:?} needs an interpreter that does not exist: {error}")
-        }
-        _ if errno == libc::EACCES => format!("program {name:?} is not executable: {error}"),
-        _ => format!("program {name:?}: {error}"),
-    };
-    SpawnError::Command(io::Error::new(error.kind(), why))
+    let path = order.env.get("PATH").or_else(|| inherited.get("PATH")).map(String::as_str).unwrap_or_default();
+    let (why, errno) = exec::why(name, path, cwd, &error);
+    let kind = errno.map_or(error.kind(), |errno| io::Error::from_raw_os_error(errno).kind());
+    SpawnError::Command(io::Error::new(kind, why))
 }

@@ -160,9 +160,11 @@ pub(super) enum FromKeeper {
     },
 }
 
-/// The only thing that a guardian says to a keeper.
+/// What a guardian says to a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToKeeper {
+    /// The number of the main process was read: it may be reaped.
+    Known,
     Kill,
 }
 

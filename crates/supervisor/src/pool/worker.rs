@@ -102,11 +102,10 @@ impl WorkerProcess for HostWorker {
             }
             WorkerSignal::Kill => {
                 self.killed.store(true, Ordering::Relaxed);
-                // Its main process and its cgroup at once, in case that the guardian hangs.
-                let main = self.send(Signal::KILL);
-                let rest = self.leaf.as_ref().map_or(Ok(()), |leaf| leaf.kill());
+                let told = self.connection.try_send(&ToGuardian::Kill { id: self.id });
                 // A guardian that is gone has taken its workers along; one that hangs is not waited for.
-                self.connection.try_send(&ToGuardian::Kill { id: self.id }).or_else(|_| main.and(rest))
+                let main = self.send(Signal::KILL);
+                told.or(main)
             }
         }
     }

@@ -13,10 +13,10 @@ fn a_worker_has_its_standard_streams_its_secret_and_its_life_line_only() {
         // A neighbour, of whose descriptors it gets none.
         let neighbour = host.spawn(&guardian, &shell("echo up; sleep 1000"));
         assert_eq!(host.text(&neighbour), "up");
-        let script = "ls /proc/$$/fd | tr '\\n' ' '; echo; cat <&3; echo; cat <&3; timeout 0.1 cat <&4; echo $?";
+        let script = "ls -m /proc/$$/fd; cat <&3; echo; cat <&3; timeout 0.1 cat <&4; echo $?";
         let worker = host.spawn(&guardian, &shell(script));
         let open = host.text(&worker);
-        assert_eq!(open.trim(), "0 1 2 3 4", "{mask:?}");
+        assert_eq!(open, "0, 1, 2, 3, 4", "{mask:?}");
         assert_eq!(host.text(&worker), "s3cret", "and then its end");
         assert_eq!(host.text(&worker), "124", "the life line carries nothing and does not end");
     }
@@ -42,7 +42,6 @@ fn a_worker_finds_what_is_its_own_and_no_secrets_of_its_server() {
         assert!(env["EVERBEAT_WORKER_DUMP_PATH"].starts_with(host.data_dir.to_str().unwrap()));
         assert_eq!(env["PATH"], std::env::var("PATH").unwrap());
         assert_eq!(env["cwd"], std::env::current_dir().unwrap().to_str().unwrap());
-        assert!(std::env::vars().any(|(name, _)| name.starts_with("CARGO")), "this process has more");
         assert!(!env.keys().any(|name| name.starts_with("CARGO")), "{mask:?}: {env:?}");
         assert!(!env.values().any(|value| value.contains("s3cret")));
     }

@@ -6,7 +6,7 @@ use everbeat_engine::pools::{
 };
 use everbeat_model::WorkerId;
 use everbeat_supervisor::{HostGuardians, Misplaced, Place};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::future::Future;
@@ -143,8 +143,31 @@ pub(crate) fn marked_order(script: &str, mark: &str) -> WorkerOrder {
     order
 }
 
-pub(crate) fn new_mark() -> String {
-    uuid::Uuid::new_v4().to_string()
+/// Whoever bears it is gone when the test ends, however it ends.
+pub(crate) struct Mark(String);
+
+pub(crate) fn new_mark() -> Mark {
+    Mark(uuid::Uuid::new_v4().to_string())
+}
+
+impl std::ops::Deref for Mark {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        for pid in family(self) {
+            let pidfd = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            // Its number may be another's by now.
+            if let Some(pidfd) = pidfd.filter(|_| has(pid, &format!("TEST_MARK={}", self.0))) {
+                let _gone_already = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+        }
+    }
 }
 
 /// The living processes with this mark.

@@ -6,7 +6,7 @@
 use super::child::{self, Given};
 use super::fork;
 use crate::job::{clock, processes};
-use crate::pool::link;
+use crate::pool::link::{self, Received};
 use crate::pool::protocol::{FromKeeper, Stage, ToKeeper};
 use crate::signals::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -55,6 +55,8 @@ struct Keeper {
     signals: Signals,
     main: Pid,
     pidfd: OwnedFd,
+    /// Whether the guardian knows the main process. Until then it is not reaped, so that its number is its own.
+    is_known: bool,
     /// When the main process was seen to have ended.
     ended_at: Option<u64>,
     killing: bool,
@@ -84,7 +86,18 @@ impl Keeper {
         let pidfd = rustix::process::pidfd_open(main, PidfdFlags::empty())?;
         link::send(&link, &FromKeeper::Started, &[pidfd.as_fd()])?;
         let killed = BTreeSet::new();
-        Ok(Keeper { link, in_namespace, own_pid, signals, main, pidfd, ended_at: None, killing: false, killed })
+        Ok(Keeper {
+            link,
+            in_namespace,
+            own_pid,
+            signals,
+            main,
+            pidfd,
+            is_known: false,
+            ended_at: None,
+            killing: false,
+            killed,
+        })
     }
 
     fn turn(&mut self) {
@@ -95,15 +108,23 @@ impl Keeper {
         }
         let _interrupted = poll(&mut polled, timeout.as_ref());
         while self.signals.next().is_some() {}
-        match link::receive::<ToKeeper>(&self.link) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Whatever else it is, nobody is left to ask.
-            _ => self.killing = true,
-        }
+        self.hear();
         self.take_exit();
         match self.killing {
             true => self.clear(),
             false => self.reap_adopted(),
+        }
+    }
+
+    fn hear(&mut self) {
+        loop {
+            match link::receive(&self.link) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(Received::Message(ToKeeper::Known, _)) => self.is_known = true,
+                Ok(Received::Message(ToKeeper::Kill, _)) => self.killing = true,
+                // Whatever else it is, nobody is left to ask.
+                _ => return (self.is_known, self.killing) = (true, true),
+            }
         }
     }
 
@@ -133,6 +154,10 @@ impl Keeper {
     fn clear(&mut self) {
         let no_child = loop {
             match fork::ended_child() {
+                Ok(Some(pid)) if pid == self.main && !self.is_known => {
+                    self.take_exit();
+                    break false;
+                }
                 Ok(Some(pid)) => self.reap(pid),
                 Ok(None) => break false,
                 Err(_no_child) => break true,

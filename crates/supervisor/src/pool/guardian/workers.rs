@@ -172,7 +172,7 @@ impl Worker {
                 return false;
             };
             self.ended_at = Some(clock::boot_us());
-            *found = leaf.pids().len();
+            *found = leaf.pids().len().max(*found);
             if self.announced {
                 let (code, signal) = (status.exit_status(), status.terminating_signal());
                 let out_of_memory = signal == Some(Signal::KILL.as_raw()) && !self.killed && leaf.ran_out_of_memory();
@@ -228,6 +228,12 @@ impl Worker {
             match link::receive::<FromKeeper>(&keeper.link) {
                 Ok(Received::Message(FromKeeper::Started, mut descriptors)) => {
                     keeper.main = descriptors.pop().and_then(|main| Some((pidfd::number(&main)?, main)));
+                    // One that cannot be known must not run.
+                    let said = if keeper.main.is_some() { ToKeeper::Known } else { ToKeeper::Kill };
+                    let _it_has_ended = link::send(&keeper.link, &said, &[]);
+                }
+                Ok(Received::WithoutRoom(FromKeeper::Started)) => {
+                    let _it_has_ended = link::send(&keeper.link, &ToKeeper::Kill, &[]);
                 }
                 Ok(Received::Message(FromKeeper::Exited { code, signal }, _)) => {
                     (self.ended_at, keeper.exited) = (Some(clock::boot_us()), Some((code, signal)));
@@ -268,9 +274,14 @@ impl Worker {
 
     /// Everything of it, at once.
     pub(super) fn kill(&mut self) {
-        self.killed |= self.ended_at.is_none();
-        match &self.hold {
-            Hold::Leaf { leaf, .. } => {
+        let is_running = self.ended_at.is_none();
+        self.killed |= is_running;
+        match &mut self.hold {
+            Hold::Leaf { leaf, found } => {
+                if is_running {
+                    // Its main process is among them.
+                    *found = leaf.pids().len().saturating_sub(1).max(*found);
+                }
                 let _it_may_not_be_inside_yet = pidfd_send_signal(&self.child_fd, Signal::KILL);
                 let _again_soon = leaf.kill();
             }

@@ -29,9 +29,12 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // These are programs of their own, for nobody to type: the arguments of this one, its help, its suggestions and
-    // its completions know nothing of them. Of a shim's process nothing else may have begun.
+    // its completions know nothing of them. Of a shim's or guardian's process nothing else may have begun.
     if std::env::args_os().nth(1).is_some_and(|first| first == "shim") {
         return everbeat_supervisor::job::shim::main(std::env::args_os().skip(1));
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == "guardian") {
+        return everbeat_supervisor::pool::guardian::main(std::env::args_os().skip(1));
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == jq::SUBCOMMAND) {
         return ended(jq::evaluate());

@@ -62,6 +62,7 @@ const MARK: &str = "place.json";
 const HOST_ID: &str = "host-id";
 const JOBS: &str = "jobs";
 const REPLICAS: &str = "replicas";
+const POOLS: &str = "pools";
 const MOST_MARK_BYTES: u64 = 1 << 20;
 
 impl Place {
@@ -111,6 +112,8 @@ impl Place {
         }
         gone_is_fine(fs::rename(self.folder.join(JOBS), &aside))?;
         gone_is_fine(fs::remove_dir_all(self.folder.join(REPLICAS)))?;
+        // What the guardians of the original noted must never be swept from here.
+        gone_is_fine(fs::remove_dir_all(self.folder.join(POOLS)))?;
         sync(&self.folder)?;
         gone_is_fine(fs::remove_file(host_id))?;
         sync(&self.folder)?;
@@ -292,8 +295,10 @@ mod tests {
         let (home, copy) = (root.path().join("home"), root.path().join("copy"));
         let first = HostLocks::open(&taken(&home).unwrap()).unwrap().host().to_string();
         fs::create_dir_all(home.join("jobs/j")).unwrap();
+        fs::create_dir_all(home.join("pools/of-a-server")).unwrap();
         copied(&home, &copy, "-r");
         let place = Place::take(&copy, Misplaced::Adopt).unwrap();
+        assert!(!copy.join("pools").exists() && home.join("pools").exists());
         assert_eq!(place.former_hosts().iter().collect::<Vec<_>>(), [&first]);
         assert_ne!(HostLocks::open(&place).unwrap().host(), first);
         assert!(!copy.join("jobs").exists() && copy.join(format!("jobs.adopted-{first}/j")).exists());

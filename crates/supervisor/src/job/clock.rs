@@ -10,6 +10,12 @@ pub(crate) fn boot_ms() -> u64 {
     milliseconds(clock_gettime(ClockId::Boottime))
 }
 
+/// The same in microseconds.
+pub(crate) fn boot_us() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1000
+}
+
 /// Milliseconds since 1970 by the wall clock: for people only.
 pub(crate) fn wall_ms() -> u64 {
     milliseconds(clock_gettime(ClockId::Realtime))

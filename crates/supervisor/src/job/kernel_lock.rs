@@ -3,23 +3,22 @@
 //! An "open file description" lock: the kernel lets go of it when the holder ends, however it ends, and
 //! one can ask for its state without taking it, so that looking at a job never disturbs a shim that is
 //! about to lock.
-#![allow(unsafe_code)] // rustix has no such locks.
 
 use super::folder::{JobFolder, LOCK, Problem};
 use super::spec::Identity;
 use crate::birth::Birth;
+use crate::ofd_lock;
 use rustix::fs::{self, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// The lock, held for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Held {
-    file: File,
+    lock: ofd_lock::Held,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,16 +46,7 @@ pub(crate) struct Note {
 pub(crate) fn take(folder: &JobFolder) -> io::Result<Option<Held>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(fs::openat(folder.dir(), LOCK, flags, Mode::RUSR | Mode::WUSR)?);
-    let mut request = whole_file(libc::F_WRLCK);
-    // SAFETY: the descriptor is open and `request` is a valid, initialised flock for the whole call.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) } {
-        0 => Ok(Some(Held { file })),
-        _ => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
-            error if error.raw_os_error() == Some(libc::EACCES) => Ok(None),
-            error => Err(error),
-        },
-    }
+    Ok(ofd_lock::take(file)?.map(|lock| Held { lock }))
 }
 
 /// Looks without touching.
@@ -66,30 +56,21 @@ pub(crate) fn state(folder: &JobFolder) -> Result<State, Problem> {
         Err(Problem::Missing(_)) => return Ok(State::Absent),
         Err(problem) => return Err(problem),
     };
-    let mut request = whole_file(libc::F_WRLCK);
-    // SAFETY: as above.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) } {
-        0 if i32::from(request.l_type) == libc::F_UNLCK => Ok(State::Free),
-        0 => Ok(State::Held),
-        _ => Err(Problem::Unreadable(LOCK.into(), io::Error::last_os_error())),
+    match ofd_lock::is_held(&file) {
+        Ok(true) => Ok(State::Held),
+        Ok(false) => Ok(State::Free),
+        Err(error) => Err(Problem::Unreadable(LOCK.into(), error)),
     }
-}
-
-fn whole_file(kind: libc::c_int) -> libc::flock {
-    // SAFETY: flock is plain integers; zero is a value of each. (Its fields differ between systems.)
-    let mut request: libc::flock = unsafe { std::mem::zeroed() };
-    request.l_type = kind as _;
-    request.l_whence = libc::SEEK_SET as _;
-    request
 }
 
 impl Held {
     /// Notes who took it.
     pub(crate) fn sign(&self, identity: &Identity, cgroup: Option<PathBuf>) -> io::Result<()> {
-        let lock = Some(Birth::of(&self.file.metadata()?));
+        let file = self.lock.file();
+        let lock = Some(Birth::of(&file.metadata()?));
         let note = serde_json::to_vec(&Note { epoch: identity.attempt, nonce: identity.token.clone(), cgroup, lock })?;
-        self.file.set_len(0)?;
-        self.file.write_all_at(&note, 0)
+        file.set_len(0)?;
+        file.write_all_at(&note, 0)
     }
 }
 
@@ -126,16 +107,6 @@ impl Note {
     }
 }
 
-impl Drop for Held {
-    /// Closing is not enough: a process that this one is just starting has the descriptor too, until it
-    /// runs its own program.
-    fn drop(&mut self) {
-        let mut request = whole_file(libc::F_UNLCK);
-        // SAFETY: as above.
-        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut request) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,7 +129,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = JobFolder::create(root.path(), "j").unwrap();
         let held = take(&folder).unwrap().unwrap();
-        let _copy = held.file.try_clone().unwrap();
+        let _copy = held.lock.file().try_clone().unwrap();
         drop(held);
         assert_eq!(state(&folder).unwrap(), State::Free);
     }

@@ -98,7 +98,13 @@ pub(crate) fn group(pid: i32) -> Option<i32> {
     stat(pid).map(|stat| stat.group)
 }
 
+/// Whether a process has ended, whether or not it was reaped.
+pub(crate) fn is_zombie(pid: i32) -> bool {
+    stat(pid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
+}
+
 struct Stat {
+    state: u8,
     parent: i32,
     group: i32,
 }
@@ -108,8 +114,9 @@ fn stat(pid: i32) -> Option<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace().skip(1);
-    Some(Stat { parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+    let mut fields = rest.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some(Stat { state, parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
 }
 
 /// The signals that may be asked for by name, with or without `SIG`.

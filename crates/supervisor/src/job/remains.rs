@@ -94,7 +94,7 @@ pub(super) fn remove_cgroup(folder: &JobFolder, identity: &Identity) {
 }
 
 /// Looks until it has been done for a while.
-pub(super) fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+pub(crate) fn until(mut done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let end = clock::boot_ms() + EMPTY_WITHIN.as_millis() as u64;
     let mut calm = 0;
     while calm < CALM_LOOKS {

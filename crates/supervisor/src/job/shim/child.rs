@@ -1,13 +1,13 @@
 //! Starting the command.
 #![allow(unsafe_code)] // pre_exec, once.
 
-use super::exec::Program;
 use super::failure::{DEFAULT_PATH, Failure};
-use super::signals;
+use crate::exec::Program;
 use crate::job::client::{ATTEMPT_VARIABLE, BEAT_TOKEN_VARIABLE, SOCKET_VARIABLE};
 use crate::job::folder::{JobFolder, SOCKET};
 use crate::job::processes::JOB_TAG;
 use crate::job::spec::Spec;
+use crate::signals;
 use rustix::io::{DupFlags, Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal};

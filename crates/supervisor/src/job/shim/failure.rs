@@ -1,5 +1,6 @@
 //! Why a command could not be started, in words that name the part of the spec that is wrong.
 
+use crate::exec;
 use crate::job::folder::Problem;
 use crate::job::records::StartPart;
 use rustix::io::Errno;
@@ -45,26 +46,8 @@ impl Failure {
 
     /// To be asked in the working folder: a program's name may be relative to it.
     pub(super) fn program(name: &str, path: Option<&str>, error: &io::Error) -> Failure {
-        let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-        let absent = matches!(errno, Some(Errno::NOENT | Errno::NOTDIR));
-        let forbidden = errno == Some(Errno::ACCESS);
-        let is_bare = !name.contains('/');
-        let exists = match is_bare {
-            true => path.unwrap_or(DEFAULT_PATH).split(':').any(|folder| Path::new(folder).join(name).is_file()),
-            false => Path::new(name).exists(),
-        };
-        let part = Some(StartPart::Program);
-        // A folder of the PATH that may not be searched is told as a program that may not be run.
-        if is_bare && !exists && (absent || forbidden) {
-            let errno = Some(Errno::NOENT.raw_os_error());
-            return Failure { why: format!("program {name:?} was not found in PATH"), errno, part, began: false };
-        }
-        let why = match exists {
-            true if absent => format!("program {name:?} needs an interpreter that does not exist: {error}"),
-            _ if forbidden => format!("program {name:?} is not executable: {error}"),
-            _ => format!("program {name:?}: {error}"),
-        };
-        Failure { why, errno: error.raw_os_error(), part, began: false }
+        let (why, errno) = exec::why(name, path.unwrap_or(DEFAULT_PATH), Path::new(""), error);
+        Failure { why, errno, part: Some(StartPart::Program), began: false }
     }
 }
 

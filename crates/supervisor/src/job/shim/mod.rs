@@ -3,14 +3,12 @@
 mod child;
 mod clients;
 mod detach;
-mod exec;
 mod failure;
 mod kill_points;
 mod last_timer;
 mod output;
 mod progress;
 mod run;
-mod signals;
 mod start;
 
 pub(crate) use detach::probe;

@@ -1,12 +1,12 @@
-//! The shim's signals, as something to poll. All of them are blocked, so none interrupts or ends the shim;
-//! what is read and has no meaning is ignored that way.
+//! The signals of a shim or a guardian, as something to poll. All of them are blocked, so none interrupts or ends the
+//! process; what is read and has no meaning is ignored that way.
 #![allow(unsafe_code)] // rustix offers neither masks nor signalfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     fd: OwnedFd,
 }
 
@@ -23,7 +23,7 @@ const WATCHED: [libc::c_int; 9] = [
 ];
 
 impl Signals {
-    pub(super) fn take() -> io::Result<Signals> {
+    pub(crate) fn take() -> io::Result<Signals> {
         // SAFETY: `set` is initialised by sigemptyset before use and outlives the calls; the descriptor that
         // signalfd returns is new and owned by nobody else.
         unsafe {
@@ -43,7 +43,7 @@ impl Signals {
     }
 
     /// The next signal, if one came.
-    pub(super) fn next(&self) -> Option<libc::c_int> {
+    pub(crate) fn next(&self) -> Option<libc::c_int> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         let read = rustix::io::read(&self.fd, &mut info).ok()?;
         // ssi_signo is its first field.
@@ -57,8 +57,8 @@ impl AsFd for Signals {
     }
 }
 
-/// Between fork and exec: what the shim blocks and the server ignores, the job must not.
-pub(super) fn reset_in_child() {
+/// Between fork and exec: what the shim or guardian blocks and the server ignores, the program must not.
+pub(crate) fn reset_in_child() {
     // SAFETY: all of these are async-signal-safe; `set` is initialised by sigemptyset before use. KILL and
     // STOP refuse a disposition, without harm.
     unsafe {

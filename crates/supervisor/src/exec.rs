@@ -1,5 +1,5 @@
-//! The step from the shim's copy to the program. By the kernel's own call: the C library's would hand a file that
-//! is no program to a shell.
+//! The step from a copy of this process to the program of a job or a worker. By the kernel's own call: the C library's would
+//! hand a file that is no program to a shell.
 #![allow(unsafe_code)] // execve(2), once.
 
 use std::ffi::{CString, c_char};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr;
 
 /// All that the kernel is told, made ready before the fork: after it no memory may be taken.
-pub(super) struct Program {
+pub(crate) struct Program {
     candidates: Vec<CString>,
     arguments: Pointers,
     environment: Pointers,
@@ -17,7 +17,7 @@ pub(super) struct Program {
 
 impl Program {
     /// A bare name is looked up in `path`.
-    pub(super) fn new(
+    pub(crate) fn new(
         command: &[String],
         path: &str,
         environment: impl Iterator<Item = (String, std::ffi::OsString)>,
@@ -42,7 +42,7 @@ impl Program {
     }
 
     /// Returns only if it could not.
-    pub(super) fn become_it(&self) -> io::Error {
+    pub(crate) fn become_it(&self) -> io::Error {
         let mut why = libc::ENOENT;
         for candidate in &self.candidates {
             // SAFETY: all three are terminated as the kernel wants them, and owned by `self`.
@@ -60,6 +60,29 @@ impl Program {
 
 fn text(part: &str) -> io::Result<CString> {
     Ok(CString::new(part)?)
+}
+
+/// Says, with the kernel's number, why a program could not be executed in a working folder, to which its name may be
+/// relative. A bare name was looked up in `path`.
+pub(crate) fn why(name: &str, path: &str, folder: &Path, error: &io::Error) -> (String, Option<i32>) {
+    let errno = error.raw_os_error();
+    let absent = matches!(errno, Some(libc::ENOENT | libc::ENOTDIR));
+    let forbidden = errno == Some(libc::EACCES);
+    let is_bare = !name.contains('/');
+    let exists = match is_bare {
+        true => path.split(':').any(|searched| folder.join(searched).join(name).is_file()),
+        false => folder.join(name).exists(),
+    };
+    // A folder of the PATH that may not be searched is told as a program that may not be run.
+    if is_bare && !exists && (absent || forbidden) {
+        return (format!("program {name:?} was not found in PATH"), Some(libc::ENOENT));
+    }
+    let why = match exists {
+        true if absent => format!("program {name:?} needs an interpreter that does not exist: {error}"),
+        _ if forbidden => format!("program {name:?} is not executable: {error}"),
+        _ => format!("program {name:?}: {error}"),
+    };
+    (why, errno)
 }
 
 /// Texts, and the list of pointers to them that ends with none.

@@ -30,7 +30,7 @@ pub(crate) async fn admit(State((app, needs)): State<(App, Arc<Needs>)>, request
         .check_address(client)
         .and_then(|()| check_rate(&app, client))
         .and_then(|()| app.guard.check_origin(request.uri(), request.headers()))
-        .and_then(|()| app.guard.check_token(&request, needed, client))
+        .and_then(|()| app.guard.check_token(token_of(request.headers()), needed, client, || asked(&request)))
         .and_then(|()| app.guard.check_method(request.method()));
     match admitted {
         Ok(()) => next.run(request).await,
@@ -63,6 +63,17 @@ impl Guard {
             read_only: config.read_only,
             allow: config.allow.clone(),
         }
+    }
+
+    /// Whether a worker that belongs to no pool may speak from where it is.
+    pub(crate) fn check_worker_place(&self, uri: &Uri, headers: &HeaderMap, client: Option<IpAddr>) -> Result<()> {
+        self.check_address(client)?;
+        self.check_origin(uri, headers)
+    }
+
+    /// Whether a worker that belongs to no pool shows a token that opens the link.
+    pub(crate) fn check_worker(&self, secret: Option<&[u8]>, client: Option<IpAddr>) -> Result<()> {
+        self.check_token(secret, Scope::Worker, client, || "the worker link".to_string())
     }
 
     fn check_address(&self, client: Option<IpAddr>) -> Result<()> {
@@ -101,12 +112,18 @@ impl Guard {
         Err(Problem::new(Kind::ForeignOrigin, detail, "call the API from a program, or from this server's own pages"))
     }
 
-    fn check_token(&self, request: &Request, needed: Scope, client: Option<IpAddr>) -> Result<()> {
+    fn check_token(
+        &self,
+        secret: Option<&[u8]>,
+        needed: Scope,
+        client: Option<IpAddr>,
+        asked: impl FnOnce() -> String,
+    ) -> Result<()> {
         if self.open {
             return Ok(());
         }
         let refuse = |kind, detail: &str, hint: &str| Err(Problem::new(kind, detail, hint));
-        let Some(secret) = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+        let Some(secret) = secret else {
             let hint = "send Authorization: Bearer TOKEN, or set EVERBEAT_TOKEN for the command line";
             return refuse(Kind::Unauthenticated, "the request carries no bearer token", hint);
         };
@@ -125,9 +142,9 @@ impl Guard {
         if usable.iter().any(|known| known.scopes.iter().any(|scope| scope.includes(needed))) {
             return Ok(());
         }
-        let (method, path, needed) = (request.method(), request.uri().path(), needed.as_str());
+        let (asked, needed) = (asked(), needed.as_str());
         let hint = format!("use a token with the scope {needed:?}");
-        Err(Problem::new(Kind::WrongScope, format!("{method} {path} needs the scope {needed:?}"), hint))
+        Err(Problem::new(Kind::WrongScope, format!("{asked} needs the scope {needed:?}"), hint))
     }
 
     fn check_method(&self, method: &Method) -> Result<()> {
@@ -190,6 +207,15 @@ pub(crate) fn looks_only(method: &Method) -> bool {
 /// An empty list allows everybody; otherwise an unknown address is not in it.
 fn allowed(nets: &[IpNet], client: Option<IpAddr>) -> bool {
     nets.is_empty() || client.is_some_and(|address| client::within(nets, address))
+}
+
+fn asked(request: &Request) -> String {
+    format!("{} {}", request.method(), request.uri().path())
+}
+
+/// The bearer token that a request carries.
+pub(crate) fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))
 }
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {

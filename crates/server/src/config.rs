@@ -96,7 +96,7 @@ impl Default for Config {
 impl Config {
     /// What must hold before the server may listen.
     pub fn check(&self) -> Result<(), Invalid> {
-        self.listen.iter().try_for_each(|address| self.check_address(*address))?;
+        self.listen.iter().try_for_each(|address| self.check_address("server.listen", *address))?;
         for token in &self.tokens {
             if token.digest().is_none() {
                 let hint = "give the SHA-256 of the secret as 64 hexadecimal digits: printf %s SECRET | sha256sum";
@@ -125,10 +125,10 @@ impl Config {
     }
 
     /// Open to everybody is open to this machine only.
-    pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), Invalid> {
+    pub fn check_address(&self, field: &str, address: SocketAddr) -> Result<(), Invalid> {
         if self.tokens.is_empty() && !address.ip().to_canonical().is_loopback() {
             return Err(Invalid::new(
-                "server.listen",
+                field,
                 address,
                 "is not a loopback address, and no token is configured, so that anybody could use this server",
                 "configure auth.tokens, or listen on 127.0.0.1 or [::1]",

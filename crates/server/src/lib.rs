@@ -1,4 +1,5 @@
-//! The outer contract over HTTP: commands and views of the engine, events, metrics, and who may ask.
+//! The outer contract over HTTP: commands and views of the engine, events, metrics, and who may ask; and the link
+//! that workers dial.
 //!
 //! Every refusal is a problem document with a stable type; the class of an error alone decides its
 //! status. Nothing here decides anything about runs.
@@ -19,6 +20,7 @@ mod ids;
 mod invariants;
 mod jobs;
 mod limits;
+mod link;
 mod logs;
 mod metrics;
 mod nodes;
@@ -40,5 +42,6 @@ mod values;
 mod verdicts;
 
 pub use config::{Config, Scope, Token};
+pub use link::{Tls, WorkerDoors, serve_workers};
 pub use metrics::measure;
 pub use serve::{router, serve};

@@ -130,6 +130,15 @@ impl Problem {
         Problem { field: Some(invalid.field), value: Some(invalid.value), ..Problem::new(kind, detail, invalid.hint) }
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What is wrong and what to do, on one line.
+    pub(crate) fn told(&self) -> String {
+        format!("{}; {}", self.detail, self.hint)
+    }
+
     pub(crate) fn with_checks(mut self, checks: Checks) -> Problem {
         self.checks = Some(Box::new(checks));
         self

@@ -25,7 +25,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let refused = |invalid| io::Error::new(io::ErrorKind::InvalidInput, invalid);
     config.check().map_err(refused)?;
-    config.check_address(listener.local_addr()?).map_err(refused)?;
+    config.check_address("server.listen", listener.local_addr()?).map_err(refused)?;
     let (close, closing) = watch::channel(false);
     let env = engine.env().clone();
     let most = config.connections;

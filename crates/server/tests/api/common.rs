@@ -6,6 +6,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
+use everbeat_engine::pools::PoolSettings;
 use everbeat_engine::{Ctx, Engine, Env, Failure, Handler, Host, Settings, Shims, Task, builtin};
 use everbeat_model::{BootInstant, Json, StoreTime};
 use everbeat_server::{Config, Scope, Token, router};
@@ -93,10 +94,7 @@ pub(crate) async fn start() -> Server {
 }
 
 pub(crate) async fn started(config: Config) -> Server {
-    let server = idle(config);
-    server.engine.start();
-    eventually(|| async { server.engine.readiness().ready().then_some(()) }).await;
-    server
+    working(idle(config)).await
 }
 
 /// A server whose replica has not joined: nothing is claimed.
@@ -106,31 +104,50 @@ pub(crate) fn idle(config: Config) -> Server {
 
 /// One whose store has this clock.
 pub(crate) fn idle_with(config: Config, clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Server {
-    idle_on(config, clock, Host::default())
+    idle_on(config, clock, Host::default(), |_| {})
 }
 
-/// A server that performs commands, and whose replica works.
-pub(crate) async fn started_with(config: Config, shims: &Arc<FakeShims>) -> Server {
-    let host = Host { shims: Some(shims.clone() as Arc<dyn Shims>), ..Host::default() };
-    let server = idle_on(config, wall, host);
+/// One whose engine has other settings.
+pub(crate) fn idle_with_settings(config: Config, change: impl FnOnce(&mut Settings)) -> Server {
+    idle_on(config, wall, Host::default(), change)
+}
+
+pub(crate) async fn started_with_settings(config: Config, change: impl FnOnce(&mut Settings)) -> Server {
+    working(idle_with_settings(config, change)).await
+}
+
+async fn working(server: Server) -> Server {
     server.engine.start();
     eventually(|| async { server.engine.readiness().ready().then_some(()) }).await;
     server
 }
 
-fn idle_on(config: Config, clock: impl Fn() -> StoreTime + Send + Sync + 'static, host: Host) -> Server {
+/// A server that performs commands, and whose replica works.
+pub(crate) async fn started_with(config: Config, shims: &Arc<FakeShims>) -> Server {
+    let host = Host { shims: Some(shims.clone() as Arc<dyn Shims>), ..Host::default() };
+    working(idle_on(config, wall, host, |_| {})).await
+}
+
+fn idle_on(
+    config: Config,
+    clock: impl Fn() -> StoreTime + Send + Sync + 'static,
+    host: Host,
+    change: impl FnOnce(&mut Settings),
+) -> Server {
     let env: Arc<dyn Env> = Arc::new(RealEnv(Instant::now()));
     let store = Arc::new(Memory::new(Arc::new(clock)));
     let (gate, opened) = watch::channel(false);
     let mut tasks = builtin();
     tasks.add("gate", Gate(opened));
-    let settings = Settings {
+    let mut settings = Settings {
         heartbeat_interval: Duration::from_millis(200),
         heartbeat_timeout: Duration::from_secs(10),
         poll_interval: Duration::from_millis(50),
         drain_grace: Duration::from_millis(200),
+        remote_workers: PoolSettings { ping_interval: Duration::from_millis(50), ..PoolSettings::default() },
         ..Settings::default()
     };
+    change(&mut settings);
     let engine =
         Engine::new(env, store.clone() as Arc<dyn Store>, settings, tasks, host).expect("the settings are valid");
     let router = router(engine.clone(), config);

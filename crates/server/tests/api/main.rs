@@ -7,13 +7,17 @@ mod executions;
 mod graphs;
 mod jobs;
 mod json;
+mod link;
 mod logs;
 mod openapi;
 mod operate;
 mod problems;
+#[path = "../../src/link/proto.rs"]
+mod proto;
 mod recovery;
 mod runs;
 mod serving;
 mod shims;
 mod submit;
 mod values;
+mod worker;

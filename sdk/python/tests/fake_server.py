@@ -182,8 +182,7 @@ class Connection:
 
     def expect_started(self) -> None:
         """The heartbeat by which a task of `apps/tasks.py` says that it runs."""
-        while self.expect("heartbeat").note != "started":
-            pass
+        assert self.expect("heartbeat").note == "started"
 
     def expect_end(self, skip=("heartbeat", "log")):
         """The next ending, which is answered."""

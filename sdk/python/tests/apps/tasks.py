@@ -48,8 +48,7 @@ def facts(ctx: everbeat.Context):
 
 @app.task
 def count(ctx: everbeat.Context, to: int):
-    for number in range(to):
-        yield number
+    yield from range(to)
     return {"counted": to}
 
 
@@ -76,10 +75,14 @@ def flood(ctx: everbeat.Context, path: str, kilobytes: int = 1):
 @app.task
 async def async_flood(ctx: everbeat.AsyncContext, path: str, kilobytes: int = 1):
     taken = 0
-    while True:
-        yield "x" * 1024 * kilobytes
-        taken += 1
-        Path(path).write_text(str(taken))
+    try:
+        while True:
+            yield "x" * 1024 * kilobytes
+            taken += 1
+            Path(path).write_text(str(taken))
+    except everbeat.Cancelled:
+        Path(path).write_text(f"cancelled after {taken}")
+        raise
 
 
 @app.task
@@ -144,7 +147,7 @@ def until_cancelled(ctx: everbeat.Context, beat: bool = True, result=None):
             time.sleep(0.01)
         return result
     while True:
-        ctx.heartbeat()
+        ctx.heartbeat(note="started")
         time.sleep(0.01)
 
 
@@ -152,7 +155,7 @@ def until_cancelled(ctx: everbeat.Context, beat: bool = True, result=None):
 def until_draining(ctx: everbeat.Context):
     ctx.heartbeat(note="started")
     while not ctx.draining:
-        ctx.heartbeat()
+        ctx.heartbeat(note="started")
         time.sleep(0.01)
     return {"cancelled": ctx.cancelled}
 
@@ -179,7 +182,7 @@ def wait_for(ctx: everbeat.Context, path: str):
 @app.task
 async def hang_loop(ctx: everbeat.AsyncContext):
     await ctx.heartbeat(note="started")
-    time.sleep(3600)  # noqa: ASYNC251 - what it is for
+    time.sleep(3600)
 
 
 @app.task

@@ -114,10 +114,20 @@ class Performer:
     async def _stream_async(self, attempt: Attempt, items: AsyncGenerator[Any, None]) -> None:
         limit = self._attempts.message_limit
         try:
-            async for item in items:
+            item = await items.__anext__()
+            while True:
                 output = attempt.next_output(outcome.text_of(item, "a streamed item", limit))
-                while not self._outbox.offer(output):
-                    await asyncio.wrap_future(self._outbox.room())
+                try:
+                    while not self._outbox.offer(output):
+                        await asyncio.wrap_future(self._outbox.room())
+                    # A generator that never waits would keep the loop from everything else.
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    item = await items.athrow(Cancelled(f"run {attempt.run_id} was told to stop"))
+                else:
+                    item = await items.__anext__()
+        except StopAsyncIteration:
+            return
         finally:
             await items.aclose()
 

@@ -1,0 +1,197 @@
+"""What a task knows about its attempt, and how it speaks of it."""
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Optional, Protocol, Union
+
+Seconds = Union[int, float, timedelta]
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What one heartbeat says."""
+
+    done: Optional[int] = None
+    total: Optional[int] = None
+    note: Optional[str] = None
+    next_within: Optional[float] = None
+
+
+class Attempt(Protocol):
+    """What a context stands on: an attempt of a worker, or one that a test made up."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def args_json(self) -> Optional[str]: ...
+    @property
+    def checkpoint_json(self) -> Optional[str]: ...
+    @property
+    def execution_id(self) -> Optional[str]: ...
+    @property
+    def node(self) -> Optional[str]: ...
+    @property
+    def session(self) -> Optional[str]: ...
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def time_left(self) -> Optional[float]: ...
+
+    def beat(self, beat: Beat) -> None:
+        """Says a heartbeat; raises `Cancelled` if the attempt should stop."""
+
+    def save(self, beat: Beat, checkpoint: Any) -> "concurrent.futures.Future[None]":
+        """Says a heartbeat with a checkpoint; the future is done when the checkpoint is stored."""
+
+
+class _Facts:
+    """What contexts of plain and of async functions have in common."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._log = logging.getLogger(f"everbeat.task.{attempt.task}")
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._attempt.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt of the run, from 1."""
+        return self._attempt.number
+
+    @property
+    def fence(self) -> int:
+        """A number that rises with every attempt of the run.
+
+        Hand it to whatever the task writes to, and let that refuse a lower one: then an attempt that was
+        given up and wakes again cannot overwrite what its successor wrote.
+        """
+        return self._attempt.number
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self._attempt.task
+
+    @property
+    def args(self) -> Any:
+        """What the definition of a graph's node says besides the input; ``None`` if nothing."""
+        text = self._attempt.args_json
+        return None if text is None else json.loads(text)
+
+    @property
+    def execution_id(self) -> Optional[str]:
+        """The execution whose node is computed; ``None`` for a run of its own."""
+        return self._attempt.execution_id
+
+    @property
+    def node(self) -> Optional[str]:
+        """The node that is computed; ``None`` for a run of its own."""
+        return self._attempt.node
+
+    @property
+    def session(self) -> Optional[str]:
+        """The session that the run belongs to, if any."""
+        return self._attempt.session
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt was told to stop. The next heartbeat raises `Cancelled`."""
+        return self._attempt.cancelled
+
+    @property
+    def draining(self) -> bool:
+        """Whether the worker is about to go.
+
+        The attempt may finish. One that would take long should store a checkpoint and return or raise: it is
+        taken up by another worker.
+        """
+        return self._attempt.draining
+
+    @property
+    def time_left(self) -> Optional[float]:
+        """Seconds until the deadline of this attempt; ``None`` if there is none."""
+        return self._attempt.time_left
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger whose records belong to this run.
+
+        So do the records that any other logger makes while the task runs.
+        """
+        return self._log
+
+    def resume(self, default: Any = None) -> Any:
+        """The last checkpoint that an earlier attempt of the run stored, or ``default``."""
+        text = self._attempt.checkpoint_json
+        return default if text is None else json.loads(text)
+
+
+class Context(_Facts):
+    """What a plain function or a generator gets as its first argument."""
+
+    def heartbeat(
+        self,
+        done: Optional[int] = None,
+        total: Optional[int] = None,
+        note: Optional[str] = None,
+        checkpoint: Any = None,
+        next_within: Optional[Seconds] = None,
+    ) -> None:
+        """Says that the work goes on, how far it is, and from where it could be taken up.
+
+        Without a checkpoint it returns at once, and may be called as often as you like: of several within
+        50 ms the last is sent. With one it returns when the checkpoint is stored, so that a later attempt
+        finds it with ``ctx.resume()``; any JSON but ``None`` will do.
+
+        ``next_within`` announces silence: nobody worries until it is over.
+
+        Raises `Cancelled` if the attempt should stop; a checkpoint given with that call is not stored then.
+        Raises `CheckpointRefused` if the server cannot store it, and `everbeat.NotJson` if it is no JSON.
+        """
+        beat = Beat(done, total, note, _seconds(next_within))
+        if checkpoint is None:
+            self._attempt.beat(beat)
+        else:
+            self._attempt.save(beat, checkpoint).result()
+
+
+class AsyncContext(_Facts):
+    """What an async function or an async generator gets as its first argument."""
+
+    async def heartbeat(
+        self,
+        done: Optional[int] = None,
+        total: Optional[int] = None,
+        note: Optional[str] = None,
+        checkpoint: Any = None,
+        next_within: Optional[Seconds] = None,
+    ) -> None:
+        """As ``Context.heartbeat``, but awaited: ``await ctx.heartbeat(done=3, total=10)``.
+
+        Each call also lets the event loop run other things.
+        """
+        beat = Beat(done, total, note, _seconds(next_within))
+        if checkpoint is None:
+            self._attempt.beat(beat)
+            await asyncio.sleep(0)
+        else:
+            await asyncio.wrap_future(self._attempt.save(beat, checkpoint))
+
+
+def _seconds(duration: Optional[Seconds]) -> Optional[float]:
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    return duration

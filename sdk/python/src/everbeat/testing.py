@@ -1,0 +1,1 @@
+"""A server for tests: a plugin of pytest."""

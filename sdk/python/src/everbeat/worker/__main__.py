@@ -1,0 +1,4 @@
+from everbeat.worker.main import main
+
+if __name__ == "__main__":
+    main()

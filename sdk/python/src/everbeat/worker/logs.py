@@ -1,0 +1,64 @@
+"""Log records of tasks on their way to the server."""
+
+import logging
+
+from everbeat.worker import worker_pb2 as pb
+from everbeat.worker.outbox import Outbox
+from everbeat.worker.outcome import clean
+from everbeat.worker.perform import current
+
+_TEXT_BYTES = 16 * 1024
+
+
+class LinkHandler(logging.Handler):
+    """Sends the records that are made inside a task. None waits: without room a record is dropped, and counted."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        attempt = current.get(None)
+        if attempt is None or attempt.is_over:
+            return
+        try:
+            text = clean(self.format(record), _TEXT_BYTES)
+        except Exception:
+            self.handleError(record)
+            return
+        if attempt.dropped_logs:
+            note = f"{attempt.dropped_logs} lines were dropped: the server read too slowly"
+            if self._send(attempt.lease, "warning", note):
+                attempt.dropped_logs = 0
+        if not self._send(attempt.lease, _level(record.levelno), text):
+            attempt.dropped_logs += 1
+
+    def _send(self, lease: pb.Lease, level: str, text: str) -> bool:
+        return self._outbox.offer(pb.FromWorker(log=pb.Log(lease=lease, level=level, text=text)))
+
+
+def set_up(outbox: Outbox, show_tasks: bool) -> None:
+    """Has records of tasks sent to the server, and all others shown on stderr unless the app has said otherwise.
+
+    ``show_tasks`` shows those of tasks as well. The server reads the stderr of a pool's workers: there they
+    would come twice.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        shown = logging.StreamHandler()
+        shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        if not show_tasks:
+            shown.addFilter(lambda _record: current.get(None) is None)
+        root.addHandler(shown)
+        if root.level == logging.WARNING:  # As it is from the start.
+            root.setLevel(logging.INFO)
+    root.addHandler(LinkHandler(outbox))
+
+
+def _level(number: int) -> str:
+    if number >= logging.ERROR:
+        return "error"
+    if number >= logging.WARNING:
+        return "warning"
+    return "info" if number >= logging.INFO else "debug"

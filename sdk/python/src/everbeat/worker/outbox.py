@@ -1,0 +1,210 @@
+"""What waits to be sent to the server: in order, and bounded."""
+
+import concurrent.futures
+import threading
+from collections import deque
+from typing import Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from everbeat.worker import clock
+from everbeat.worker import worker_pb2 as pb
+
+# Streamed items and log lines wait in this much room. A generator that finds none is held up, so that memory
+# stays flat whatever the task yields and however slowly the server reads.
+ROOM = 64
+ROOM_BYTES = 8 * 1024 * 1024
+
+# Heartbeats of an attempt that follow each other faster are replaced by the latest.
+BEAT_INTERVAL_SECONDS = 0.05
+
+Key = Tuple[str, int]
+
+
+class Outbox:
+    """Messages on their way to the server, across connections.
+
+    Three ways lead into it. Urgent messages (pongs) go before everything else and die with their connection.
+    The lane keeps the order of all that concerns attempts. Heartbeats wait beside the lane, one per attempt.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._room_made = threading.Condition(self._lock)
+        # Counts connections: the sender of an old one must not take what belongs to the next.
+        self._generation = 0
+        self._welcomed = False
+        self._finishing = False
+        self._urgent: Deque[pb.FromWorker] = deque()
+        self._lane: Deque[pb.FromWorker] = deque()
+        self._lane_bytes = 0
+        self._beats: Dict[Key, pb.FromWorker] = {}
+        self._beat_due: Dict[Key, float] = {}
+        self._awaiting_room: List[concurrent.futures.Future[None]] = []
+
+    # Of the connection.
+
+    def open(self) -> int:
+        """A new connection begins; what it sends is `messages` of this number."""
+        with self._lock:
+            self._generation += 1
+            self._welcomed = False
+            self._urgent.clear()
+            self._changed.notify_all()
+            return self._generation
+
+    def messages(self, generation: int, hello: pb.FromWorker) -> Iterator[pb.FromWorker]:
+        """What a connection sends: the hello, and after the welcome everything else, until it is closed."""
+        yield hello
+        while True:
+            message = self._take(generation)
+            if message is None:
+                return
+            yield message
+
+    def welcome(self, again: Iterable[pb.FromWorker]) -> None:
+        """The server has answered the hello. ``again`` is what it may have missed: heartbeats that await an
+        answer, and endings."""
+        with self._lock:
+            kept = [message for message in self._lane if not _is_said_again(message)]
+            self._lane.clear()
+            self._lane_bytes = 0
+            for message in [*kept, *again]:
+                self._append(message)
+            self._welcomed = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """The connection is over: its sender stops, and all that is not urgent waits for the next."""
+        self.open()
+
+    def finish(self) -> None:
+        """Ends the sending side of the connection once everything was sent."""
+        with self._lock:
+            self._finishing = True
+            self._changed.notify_all()
+
+    # Of those who have something to say.
+
+    def urge(self, message: pb.FromWorker) -> None:
+        """Sends something before everything else; it is dropped if there is no connection."""
+        with self._lock:
+            if self._welcomed:
+                self._urgent.append(message)
+                self._changed.notify_all()
+
+    def put(self, message: pb.FromWorker) -> None:
+        """Sends something in order, whatever waits: for what each attempt has one of."""
+        with self._lock:
+            self._append(message)
+
+    def offer(self, message: pb.FromWorker) -> bool:
+        """Sends something in order if there is room."""
+        with self._lock:
+            if self._is_full():
+                return False
+            self._append(message)
+            return True
+
+    def put_with_room(self, message: pb.FromWorker, wanted: Callable[[], bool]) -> bool:
+        """Sends something in order as soon as there is room; not if it is no longer wanted by then."""
+        with self._lock:
+            while self._is_full() and wanted():
+                self._room_made.wait()
+            if not wanted():
+                return False
+            self._append(message)
+            return True
+
+    def room(self) -> "concurrent.futures.Future[None]":
+        """Done when there may be room, for those who must not block."""
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        with self._lock:
+            if self._is_full():
+                self._awaiting_room.append(future)
+                return future
+        future.set_result(None)
+        return future
+
+    def nudge(self) -> None:
+        """Has everybody who waits for room look again whether what they send is wanted."""
+        with self._lock:
+            self._wake_those_without_room()
+
+    def beat(self, key: Key, message: pb.FromWorker) -> None:
+        """A heartbeat that wants no answer; of several the latest is sent, when it is due."""
+        with self._lock:
+            self._beats[key] = message
+            self._changed.notify_all()
+
+    def flush(self, key: Key) -> None:
+        """Moves a heartbeat that waits into the lane: something that must follow it comes next."""
+        with self._lock:
+            self._flush(key)
+
+    def forget(self, key: Key) -> None:
+        """Drops what is known of an attempt that is over."""
+        with self._lock:
+            self._beats.pop(key, None)
+            self._beat_due.pop(key, None)
+
+    # Inside; all with the lock held.
+
+    def _take(self, generation: int) -> Optional[pb.FromWorker]:
+        with self._lock:
+            while True:
+                if generation != self._generation:
+                    return None
+                pause: Optional[float] = None
+                if self._welcomed:
+                    now = clock.now()
+                    message = self._next(now)
+                    if message is not None:
+                        return message
+                    if self._finishing and not self._beats:
+                        return None
+                    dues = [self._beat_due.get(key, 0.0) for key in self._beats]
+                    pause = max(0.0, min(dues) - now) if dues else None
+                self._changed.wait(pause)
+
+    def _next(self, now: float) -> Optional[pb.FromWorker]:
+        if self._urgent:
+            return self._urgent.popleft()
+        for key, message in self._beats.items():
+            if self._beat_due.get(key, 0.0) <= now:
+                del self._beats[key]
+                self._beat_due[key] = now + BEAT_INTERVAL_SECONDS
+                return message
+        if not self._lane:
+            return None
+        message = self._lane.popleft()
+        self._lane_bytes -= message.ByteSize()
+        if not self._is_full():
+            self._wake_those_without_room()
+        return message
+
+    def _append(self, message: pb.FromWorker) -> None:
+        self._lane.append(message)
+        self._lane_bytes += message.ByteSize()
+        self._changed.notify_all()
+
+    def _flush(self, key: Key) -> None:
+        message = self._beats.pop(key, None)
+        if message is not None:
+            self._beat_due[key] = clock.now() + BEAT_INTERVAL_SECONDS
+            self._append(message)
+
+    def _is_full(self) -> bool:
+        return len(self._lane) >= ROOM or self._lane_bytes >= ROOM_BYTES
+
+    def _wake_those_without_room(self) -> None:
+        self._room_made.notify_all()
+        for future in self._awaiting_room:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+        self._awaiting_room.clear()
+
+
+def _is_said_again(message: pb.FromWorker) -> bool:
+    """Whether an attempt keeps this message until it is answered, and says it again by itself."""
+    kind = message.WhichOneof("message")
+    return kind == "ended" or (kind == "heartbeat" and message.heartbeat.sequence > 0)

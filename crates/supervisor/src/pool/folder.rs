@@ -9,7 +9,7 @@
 //! {guardian}/w{n}.dump the stacks of a worker
 //! ```
 
-use crate::job::{clock, new_nonce};
+use crate::job::{clock, new_token};
 use crate::ofd_lock::{self, Held};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -40,7 +40,7 @@ impl ServerFolder {
         let root = data_dir.join(POOLS);
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         for _ in 0..TRIES {
-            let nonce = new_nonce()?;
+            let nonce = new_token()?;
             let unfinished = root.join(format!("{UNFINISHED}{nonce}"));
             DirBuilder::new().mode(0o700).create(&unfinished)?;
             let path = root.join(&nonce);

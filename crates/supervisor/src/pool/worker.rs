@@ -127,6 +127,12 @@ impl WorkerProcess for HostWorker {
         }
     }
 
+    async fn close_input(&self) {
+        if let Some(input) = &self.input {
+            input.lock().await.close().await;
+        }
+    }
+
     async fn stacks(&self) -> Option<String> {
         let (pid, pidfd, dump) = (self.pid, self.pidfd.clone(), self.dump.clone());
         self.connection.blocking(move || stacks::stacks(pid, pidfd.get_ref().as_fd(), &dump)).await.ok().flatten()

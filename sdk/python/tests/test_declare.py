@@ -111,7 +111,7 @@ def test_a_graph_has_the_json_form_of_the_api():
 
 def test_gates_are_not_combined_with_and():
     with pytest.raises(TypeError, match="with &"):
-        assert gates.provided("a") and gates.provided("b")
+        bool(gates.provided("a"))
 
 
 @pytest.mark.parametrize(

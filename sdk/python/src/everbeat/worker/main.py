@@ -56,6 +56,7 @@ class Process:
         asyncio.set_event_loop(loop)
         self._start_link(app, loop)
         loop.run_forever()
+        _end_tasks(loop)
         if self._reloader is not None and self._reloader.is_due:
             self._reloader.start_anew()
         self._leave_at = clock.now() + _EXIT_SECONDS
@@ -162,6 +163,15 @@ def _write_lines_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Lets what still runs in the loop clean up: attempts that nobody awaits, and tasks that the app began."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 def _users(error: BaseException) -> Optional[TracebackType]:

@@ -115,8 +115,6 @@ class Process:
             self._reloader.start(link.drain)
         self._link = link
         link.start()
-        if self._signals:
-            link.drain()  # It came between the import and now.
 
     def _signalled(self, number: int) -> None:
         """In the watchdog's thread."""
@@ -141,7 +139,11 @@ class Process:
         faulthandler.enable()
         path = self._settings.dump_path
         if path:
-            self._dump = open(path, "ab", buffering=0)  # noqa: SIM115
+            try:
+                self._dump = open(path, "ab", buffering=0)  # noqa: SIM115
+            except OSError as error:
+                say(f"everbeat: stacks cannot be written on request: {error}")
+                return
             faulthandler.register(signal.SIGUSR1, file=self._dump, all_threads=True, chain=False)
 
 

@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Before gRPC is imported: these tests start processes.
+
 import pytest
 from fake_server import PATIENCE, FakeServer
 

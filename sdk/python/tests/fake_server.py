@@ -15,8 +15,9 @@ _END = object()
 class FakeServer:
     """Listens on an address; each stream that a worker opens is a `Connection`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials=None) -> None:
         self.address = address
+        self._credentials = credentials
         self._connections: queue.Queue = queue.Queue()
         self._all: list = []
         self._server = None
@@ -32,7 +33,10 @@ class FakeServer:
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         service = grpc.method_handlers_generic_handler("everbeat.worker.v1.WorkerLink", {"Connect": handler})
         self._server.add_generic_rpc_handlers((service,))
-        self.port = self._server.add_insecure_port(self.address)
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(self.address)
+        else:
+            self.port = self._server.add_secure_port(self.address, self._credentials)
         self._server.start()
 
     def stop(self) -> None:

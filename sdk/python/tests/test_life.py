@@ -3,10 +3,14 @@
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 
+import grpc
 import pytest
+from fake_server import FakeServer
 
 EMERGENCY = r"^EMERGENCY_SHUTDOWN:{}:\d{{10}}$"
 
@@ -209,3 +213,25 @@ def test_a_remote_worker_waits_for_a_server_that_is_not_there(remote_server, sta
     link = remote_server.welcomed()
     link.work("add", input='{"a": 1}')
     link.expect_end()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_remote_worker_trusts_the_certificates_that_it_is_given(start, tmp_path):
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    made = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    command = ["openssl", *made.split(), "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    pair = [(key.read_bytes(), certificate.read_bytes())]
+    server = FakeServer("localhost:0", grpc.ssl_server_credentials(pair))
+    token = tmp_path / "token"
+    token.write_text("from-file\n")
+    address = f"https://localhost:{server.port}"
+    try:
+        start("tasks:app", "--connect", address, "--tls-ca", str(certificate), "--token-file", str(token))
+        link = server.welcomed()
+        assert link.metadata["authorization"] == "Bearer from-file"
+        link.work("add", input='{"a": 1}')
+        link.expect_end()
+        start("tasks:app", "--connect", address).expect_line("no connection")
+    finally:
+        server.stop()

@@ -263,3 +263,19 @@ def test_log_records_of_a_task_go_to_the_server(link, worker):
     link.expect_end()
     worker.expect_line("printed")
     assert "hello from" not in worker.output
+
+
+def test_log_records_that_find_no_room_are_dropped_and_counted(server, start):
+    start("chatty:app", socket=server.path)
+    link = server.welcomed()
+    link.reading.clear()
+    link.work("chat", input='{"lines": 5000}')
+    link.expect("log")
+    link.reading.set()
+    lines = []
+    while not isinstance(message := link.next(), pb.Ended):
+        lines.append(message)
+    dropped = [int(line.text.split()[0]) for line in lines if "were dropped" in line.text]
+    kept = [line for line in lines if "were dropped" not in line.text]
+    assert dropped
+    assert len(kept) + sum(dropped) == 4999

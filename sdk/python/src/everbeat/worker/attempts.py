@@ -2,8 +2,7 @@
 
 import concurrent.futures
 import threading
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from everbeat.context import Beat
 from everbeat.errors import Cancelled, CheckpointRefused
@@ -134,6 +133,8 @@ class Attempt:
             ended.lease.CopyFrom(self.lease)
             self.ended = pb.FromWorker(ended=ended)
             self._outbox.flush(self.key)
+            if self.dropped_logs:
+                self._outbox.put(dropped(self.lease, self.dropped_logs))
             self._outbox.put(self.ended)
 
     # What the server says. With the lock held.
@@ -204,14 +205,16 @@ class Attempts:
         self.message_limit = 0
         self._outbox = outbox
         self._all: Dict[Key, Attempt] = {}
-        self._tokens: Deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._tokens: Dict[bytes, None] = {}
 
     def begin(self, work: pb.Work) -> Optional[Attempt]:
         """Takes work on; ``None`` if this very work was handed over before."""
         with self.lock:
             if work.lease.token in self._tokens:
                 return None
-            self._tokens.append(work.lease.token)
+            self._tokens[work.lease.token] = None
+            if len(self._tokens) > _REMEMBERED:
+                del self._tokens[next(iter(self._tokens))]
             attempt = Attempt(work, self, self._outbox)
             self._all[attempt.key] = attempt
             return attempt
@@ -292,6 +295,12 @@ class Attempts:
     def unanswered(self) -> List[pb.FromWorker]:
         with self.lock:
             return [message for attempt in self._all.values() if not attempt.fenced for message in attempt.unanswered()]
+
+
+def dropped(lease: pb.Lease, lines: int) -> pb.FromWorker:
+    """The line in the log that stands for those that found no room."""
+    text = f"{lines} lines were dropped: the server read too slowly"
+    return pb.FromWorker(log=pb.Log(lease=lease, level="warning", text=text))
 
 
 def _heartbeat(lease: pb.Lease, beat: Beat) -> pb.Heartbeat:

@@ -125,8 +125,8 @@ class Link(threading.Thread):
         """Of the watchdog."""
         give_up_at, cancel_at = self._give_up_at, self._cancel_at
         if give_up_at is not None and now >= give_up_at:
-            self._give_up_at = give_up_at = None
             self._hang_up()
+            give_up_at = now + _SHORTEST_PAUSE_SECONDS  # Unless the link has noticed by then.
         if cancel_at is not None and now >= cancel_at:
             self._cancel_at = cancel_at = None
             self._attempts.cancel_all()
@@ -157,7 +157,7 @@ class Link(threading.Thread):
             if self._target.is_gone():
                 self._attempts.cancel_all()
                 emergency("server_gone")
-            if pause in (_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS):
+            if pause == _SHORTEST_PAUSE_SECONDS:
                 say(f"everbeat: no connection to {self._target} ({status.name}: {details}); trying again")
             self._hurry.wait(pause * random.uniform(0.5, 1.0))
             self._hurry.clear()
@@ -258,6 +258,8 @@ class Link(threading.Thread):
             if self._draining:
                 again.insert(0, pb.FromWorker(draining=pb.Draining()))
             self._outbox.welcome(again)
+        if not self._identity.pool:
+            say(f"everbeat: connected to {self._target}; performing {', '.join(self._identity.tasks) or 'nothing'}")
         self._wake_watchdog()
         self._finish_if_settled()
         return True

@@ -3,6 +3,7 @@
 import logging
 
 from everbeat.worker import worker_pb2 as pb
+from everbeat.worker.attempts import dropped
 from everbeat.worker.outbox import Outbox
 from everbeat.worker.outcome import clean
 from everbeat.worker.perform import current
@@ -27,15 +28,11 @@ class LinkHandler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if attempt.dropped_logs:
-            note = f"{attempt.dropped_logs} lines were dropped: the server read too slowly"
-            if self._send(attempt.lease, "warning", note):
-                attempt.dropped_logs = 0
-        if not self._send(attempt.lease, _level(record.levelno), text):
+        if attempt.dropped_logs and self._outbox.offer(dropped(attempt.lease, attempt.dropped_logs)):
+            attempt.dropped_logs = 0
+        line = pb.Log(lease=attempt.lease, level=_level(record.levelno), text=text)
+        if not self._outbox.offer(pb.FromWorker(log=line)):
             attempt.dropped_logs += 1
-
-    def _send(self, lease: pb.Lease, level: str, text: str) -> bool:
-        return self._outbox.offer(pb.FromWorker(log=pb.Log(lease=lease, level=level, text=text)))
 
 
 def set_up(outbox: Outbox, show_tasks: bool) -> None:

@@ -56,6 +56,7 @@ class Process:
         asyncio.set_event_loop(loop)
         self._start_link(app, loop)
         loop.run_forever()
+        _end_tasks(loop)
         if self._reloader is not None and self._reloader.is_due:
             self._reloader.start_anew()
         self._leave_at = clock.now() + _EXIT_SECONDS
@@ -114,8 +115,6 @@ class Process:
             self._reloader.start(link.drain)
         self._link = link
         link.start()
-        if self._signals:
-            link.drain()  # It came between the import and now.
 
     def _signalled(self, number: int) -> None:
         """In the watchdog's thread."""
@@ -140,7 +139,11 @@ class Process:
         faulthandler.enable()
         path = self._settings.dump_path
         if path:
-            self._dump = open(path, "ab", buffering=0)  # noqa: SIM115
+            try:
+                self._dump = open(path, "ab", buffering=0)  # noqa: SIM115
+            except OSError as error:
+                say(f"everbeat: stacks cannot be written on request: {error}")
+                return
             faulthandler.register(signal.SIGUSR1, file=self._dump, all_threads=True, chain=False)
 
 
@@ -162,6 +165,15 @@ def _write_lines_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Lets what still runs in the loop clean up: attempts that nobody awaits, and tasks that the app began."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 def _users(error: BaseException) -> Optional[TracebackType]:

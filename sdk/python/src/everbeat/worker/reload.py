@@ -33,7 +33,7 @@ class Reloader:
 
     def start(self, drain: Callable[[], None]) -> None:
         """Has the worker drained after the first change."""
-        self._seen = self._times()  # With what was imported meanwhile.
+        self._seen = {**self._times(), **self._seen}  # With what was imported meanwhile.
 
         def watch() -> None:
             if self._wait_for_change():

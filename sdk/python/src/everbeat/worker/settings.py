@@ -40,10 +40,10 @@ def read(arguments: List[str], environ: MutableMapping[str, str]) -> Settings:
     """The settings of this process. Secrets are taken out of the environment, so that no child inherits them."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    pool_secret = _take_secret(environ)
     socket_path = environ.get("EVERBEAT_WORKER_SOCKET")
     url = given.connect or (environ.get("EVERBEAT_WORKER_URL") if not socket_path else None)
     try:
+        pool_secret = _take_secret(environ)
         if url:
             target = _target(url, given.tls_ca)
             secret = _token(given.token_file, environ)

@@ -4,10 +4,11 @@ import os
 import select
 import signal
 import threading
+import traceback
 from typing import Callable, List, Optional
 
 from everbeat.worker import clock
-from everbeat.worker.ending import emergency
+from everbeat.worker.ending import emergency, say
 
 # Something that is due at some time: called with the time, answers when to call it next.
 Check = Callable[[float], Optional[float]]
@@ -54,6 +55,14 @@ class Watchdog(threading.Thread):
             pass  # Full: the thread wakes anyway.
 
     def run(self) -> None:
+        try:
+            self._watch()
+        except BaseException:
+            # A worker that nobody watches might outlive its lease.
+            say(f"everbeat: the watchdog failed; please report this\n{traceback.format_exc()}")
+            os._exit(1)
+
+    def _watch(self) -> None:
         poll = select.poll()
         poll.register(self._wake_in, select.POLLIN)
         if self._life_fd is not None:

@@ -1,1 +1,0 @@
-"""A server for tests: a plugin of pytest."""

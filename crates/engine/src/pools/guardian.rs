@@ -18,7 +18,8 @@ pub trait Guardians: Send + Sync + 'static {
     /// never touched, and nothing is signalled by a bare number.
     async fn sweep(&self) -> io::Result<Swept>;
 
-    /// Starts the guardian of a pool, which ends with all its workers when this process ends, however it does.
+    /// Starts the guardian of a pool, which ends with all its workers when this process ends, however it does, and when
+    /// nobody holds it any more.
     async fn guard(&self, pool: &str, wanted: WantedContainment) -> io::Result<Arc<dyn Guardian>>;
 
     /// The socket that workers of pools dial.
@@ -30,7 +31,8 @@ pub trait Guardians: Send + Sync + 'static {
 pub trait Guardian: Send + Sync + 'static {
     fn containment(&self) -> Containment;
 
-    /// Starts a worker. When this answers, its program runs.
+    /// Starts a worker. When this answers, its program runs. It lives no longer than somebody holds it; an order that is
+    /// given up comes to nothing.
     async fn spawn(&self, order: &WorkerOrder) -> Result<Arc<dyn WorkerProcess>, SpawnError>;
 
     /// Resolves when the guardian is gone. Its workers die with it.
@@ -86,20 +88,22 @@ pub trait WorkerProcess: Send + Sync + 'static {
     /// What its process does just now. None if that cannot be known.
     async fn look(&self) -> Option<ProcessLook>;
 
-    /// The next line of its output, at most 16 KiB of it; none at the end. For one reader.
+    /// The next line of its output, at most 16 KiB of it (of the results of a worker that speaks lines, 4 MiB); none at
+    /// the end. For one reader. A worker whose lines nobody takes waits.
     async fn line(&self) -> Option<OutputLine>;
 
-    /// Writes to its standard input. Of workers that speak lines.
+    /// Writes a line to its standard input, with its end if it has none. Of workers that speak lines.
     async fn write(&self, line: &[u8]) -> io::Result<()>;
 
     /// Ends its standard input. Of workers that speak lines.
     async fn close_input(&self);
 
-    /// The stacks of its threads, as far as it can still tell them, or what the kernel knows of where it waits.
+    /// The stacks of its threads, as far as it can still tell them, or what the kernel knows of where it waits; the first
+    /// line says which.
     async fn stacks(&self) -> Option<String>;
 }
 
-/// How a worker process ended.
+/// How a worker process ended. With neither code nor signal that is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerExit {
     pub code: Option<i32>,

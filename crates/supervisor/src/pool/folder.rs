@@ -267,6 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn servers_that_start_while_others_sweep_keep_their_folders() {
+        let root = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let begin = || (0..25).map(|_| ServerFolder::create(root.path()).unwrap()).collect::<Vec<_>>();
+            let servers = [scope.spawn(begin), scope.spawn(begin)];
+            while !servers.iter().all(|server| server.is_finished()) {
+                for folder in ServerFolder::all(root.path()).unwrap() {
+                    assert!(folder.is_held().unwrap());
+                }
+            }
+            for server in servers {
+                assert!(server.join().unwrap().iter().all(|(folder, _held)| folder.exists()));
+            }
+        });
+    }
+
+    #[test]
     fn only_a_guardians_folder_is_opened_as_one() {
         let nonce = "0123456789abcdef".repeat(2);
         let folder = GuardianFolder::open(Path::new(&format!("/d/pools/{nonce}/7"))).unwrap();

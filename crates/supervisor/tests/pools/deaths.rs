@@ -153,3 +153,24 @@ fn a_worker_that_nobody_holds_ends() {
         eventually("an empty house", || family(&mark).is_empty().then_some(()));
     }
 }
+
+/// Figures: `cargo test --workspace --test pools -- --ignored --nocapture`.
+#[test]
+#[ignore = "a thousand processes, for figures"]
+fn two_hundred_workers_end_with_their_server() {
+    const QUIET: &str =
+        "trap '' TERM; sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; echo up; wait; sleep 1000";
+    for mask in MODES {
+        let (root, mark) = (scratch(), new_mark());
+        let began = now();
+        let mut server = Server::with(200, root.path(), mask, QUIET, &mark);
+        println!("{mask:?}: {} processes up in {:?}", family(&mark).len(), began.elapsed());
+        server.kill();
+        let began = now();
+        eventually("an empty house", || family(&mark).is_empty().then_some(()));
+        println!("{mask:?}: gone in {:?}", began.elapsed());
+        eventually("the guardian's end", || guardians(root.path(), "everbeat-guard").is_empty().then_some(()));
+        println!("{mask:?}: guardian gone in {:?}", began.elapsed());
+        assert!(began.elapsed() < SOON, "{mask:?}");
+    }
+}

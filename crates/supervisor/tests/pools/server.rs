@@ -10,6 +10,9 @@ const MASK: &str = "EVERBEAT_TEST_MASK";
 const SCRIPT: &str = "EVERBEAT_TEST_SCRIPT";
 const MARK: &str = "EVERBEAT_TEST_MARK";
 
+const COUNT: &str = "EVERBEAT_TEST_WORKERS";
+
+/// Of a server that a test starts without a word on it.
 pub(crate) const WORKERS: usize = 3;
 
 /// Not a test unless it is told to be a server: then it never ends by itself.
@@ -20,7 +23,8 @@ fn a_server() {
     let host = Host::at(Path::new(&folder), &variable(MASK));
     let guardian = host.guard("p");
     let order = || marked_order(&variable(SCRIPT), &variable(MARK));
-    let workers: Vec<_> = (0..WORKERS).map(|_| host.spawn(&guardian, &order())).collect();
+    let count: usize = variable(COUNT).parse().unwrap();
+    let workers: Vec<_> = (0..count).map(|_| host.spawn(&guardian, &order())).collect();
     for worker in &workers {
         assert_eq!(host.text(worker), "up");
     }
@@ -33,11 +37,15 @@ fn a_server() {
 pub(crate) struct Server(Child);
 
 impl Server {
-    /// When this returns, all its workers are up.
     pub(crate) fn start(folder: &Path, mask: &str, script: &str, mark: &str) -> Server {
+        Server::with(WORKERS, folder, mask, script, mark)
+    }
+
+    /// When this returns, all its workers are up.
+    pub(crate) fn with(workers: usize, folder: &Path, mask: &str, script: &str, mark: &str) -> Server {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "server::a_server", "--nocapture"]).stdout(Stdio::piped());
-        command.env(FOLDER, folder).env(MASK, mask).env(SCRIPT, script).env(MARK, mark);
+        command.env(FOLDER, folder).env(MASK, mask).env(SCRIPT, script).env(MARK, mark).env(COUNT, workers.to_string());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let serving = lines.map_while(Result::ok).any(|line| line == "serving");

@@ -50,7 +50,7 @@ def test_a_worker_without_pings_warns_and_exits(server, worker):
     link.work("until_cancelled")
     assert_emergency(worker, "no_ping")
     assert "no ping for 0." in worker.output
-    assert 0.5 < time.monotonic() - began < 5
+    assert 0.5 < time.monotonic() - began < 15
 
 
 def test_pings_of_another_epoch_do_not_keep_a_worker_alive(server, worker):

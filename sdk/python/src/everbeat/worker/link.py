@@ -151,6 +151,9 @@ class Link(threading.Thread):
                 break
             if self._welcomed:
                 pause = _SHORTEST_PAUSE_SECONDS
+            elif status is grpc.StatusCode.FAILED_PRECONDITION and self._worker_id and not self._identity.pool:
+                # The server knows nothing of this worker any more: it has restarted, or given it up.
+                self.start_anew()
             elif status in _REFUSALS:
                 say(f"everbeat: {self._target} refused this worker: {details or status.name}")
                 return 1
@@ -201,6 +204,7 @@ class Link(threading.Thread):
             call.cancel()
 
     def _hello(self) -> pb.FromWorker:
+        self._pulse.spoke()
         identity = self._identity
         return pb.FromWorker(
             hello=pb.Hello(
@@ -267,6 +271,7 @@ class Link(threading.Thread):
     def _answer_ping(self, ping: pb.Ping) -> None:
         if not self._pulse.pinged(ping):
             return
+        self._pulse.spoke()
         pong = pb.Pong(
             sequence=ping.sequence,
             running=self._attempts.running(),

@@ -1,7 +1,7 @@
 """The lease that the server gives this process, ping by ping."""
 
 import threading
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 from everbeat.worker import clock
 from everbeat.worker import worker_pb2 as pb
@@ -30,7 +30,15 @@ class Pulse:
         self._ttl = first_ttl
         self._heard = clock.now()
         self._warned = False
-        self._vouched: Optional[float] = None
+        # When this worker last said what the next ping answers: its hello, or a pong. That ping was sent later, however
+        # long it was under way, so what it vouches for counts from here.
+        self._spoke = self._heard
+        self._vouched: Optional[Tuple[float, float]] = None
+
+    def spoke(self) -> None:
+        """A hello or a pong is about to be sent."""
+        with self._lock:
+            self._spoke = clock.now()
 
     def welcomed(self, welcome: pb.Welcome) -> bool:
         """A connection begins; false if it comes too late."""
@@ -53,7 +61,7 @@ class Pulse:
             in_time = not self._is_over(clock.now())
             if in_time:
                 self._hear()
-                self._vouched = ping.vouched_ms / 1000
+                self._vouched = (self._spoke, ping.vouched_ms / 1000)
         if not in_time:
             self._lost()
         return in_time
@@ -78,16 +86,16 @@ class Pulse:
             say(f"everbeat: no ping for {now - heard:.1f} s; this worker stops at {ttl:.1f} s")
         dues = [] if ttl is None else [heard + ttl if self._warned else heard + ttl / 2]
         if vouched is not None:
-            isolated = self._check_isolation(now, heard, vouched)
+            isolated = self._check_isolation(now, *vouched)
             dues += [] if isolated is None else [isolated]
         return min(dues, default=None)
 
-    def _check_isolation(self, now: float, heard: float, vouched: float) -> Optional[float]:
+    def _check_isolation(self, now: float, since: float, vouched: float) -> Optional[float]:
         """Stops work whose effects are not fenced before somebody else may take it over."""
         unfenced = self._attempts.unfenced_effects()
         if not unfenced:
             return None
-        stop, end = heard + vouched * _VOUCHED_SHARE, heard + vouched
+        stop, end = since + vouched * _VOUCHED_SHARE, since + vouched
         if now < stop:
             return stop
         with self._attempts.lock:

@@ -67,6 +67,24 @@ pub(crate) enum Ls {
         #[command(flatten)]
         page: PageArgs,
     },
+    /// Pools of worker processes of the server that answers
+    #[command(alias = "pool")]
+    Pools {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Workers of the server that answers, with their pulse and what they perform
+    #[command(alias = "worker")]
+    Workers {
+        /// Only those of this pool
+        #[arg(long)]
+        pool: Option<String>,
+        /// Only those in this state
+        #[arg(long, value_parser = ["starting", "ready", "busy", "draining", "ending", "dead"])]
+        state: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
     /// Verdicts, newest first
     #[command(alias = "verdict")]
     Verdicts {

@@ -5,9 +5,9 @@ use everbeat_model::error::nearest;
 
 const PREFIX: &str = "EVERBEAT_";
 
-/// Variables beside the keys of the configuration: what the client reads, what a job or a worker is given, and what
-/// tests and measurements of Everbeat itself use.
-const KNOWN: [&str; 29] = [
+/// Variables beside the keys of the configuration: what the client reads, what a job or a worker is given, and what tests
+/// and measurements of Everbeat itself use.
+const KNOWN: [&str; 32] = [
     "EVERBEAT_URL",
     "EVERBEAT_TOKEN",
     "EVERBEAT_CONFIG",
@@ -20,19 +20,22 @@ const KNOWN: [&str; 29] = [
     "EVERBEAT_SOCKET",
     "EVERBEAT_BEAT_TOKEN",
     "EVERBEAT_POOL",
+    "EVERBEAT_POOL_TAG",
     "EVERBEAT_SLOTS",
+    "EVERBEAT_GUARDIAN_TAG",
     "EVERBEAT_WORKER_ID",
-    "EVERBEAT_WORKER_URL",
     "EVERBEAT_WORKER_SOCKET",
-    "EVERBEAT_WORKER_SECRET",
     "EVERBEAT_WORKER_SECRET_FD",
+    "EVERBEAT_WORKER_SECRET",
     "EVERBEAT_WORKER_LIFE_FD",
     "EVERBEAT_WORKER_DUMP_PATH",
+    "EVERBEAT_WORKER_URL",
     "EVERBEAT_BENCH_POSTGRES",
     "EVERBEAT_TEST_POSTGRES",
     "EVERBEAT_KILL_AT",
     "EVERBEAT_SHIM_KILL_AT",
     "EVERBEAT_SHIM_FREEZE_AT",
+    "EVERBEAT_POOL_MASK",
     "EVERBEAT_ATTACK_SECONDS",
     "EVERBEAT_DESCRIPTORS",
     "EVERBEAT_SIM_SEEDS",

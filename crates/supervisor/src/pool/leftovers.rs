@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    const INSIDE: &str = "EVERBEAT_TEST_INSIDE";
+    const INSIDE: &str = "POOLS_TEST_INSIDE";
     const TAGS: [Tag<'static>; 1] = [(WORKER_TAG, "recycled")];
 
     /// Runs this test once more in a PID namespace of its own, where numbers can be chosen.

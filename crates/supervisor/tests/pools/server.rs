@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-const FOLDER: &str = "EVERBEAT_TEST_FOLDER";
-const MASK: &str = "EVERBEAT_TEST_MASK";
-const SCRIPT: &str = "EVERBEAT_TEST_SCRIPT";
-const MARK: &str = "EVERBEAT_TEST_MARK";
+const FOLDER: &str = "POOLS_TEST_FOLDER";
+const MASK: &str = "POOLS_TEST_MASK";
+const SCRIPT: &str = "POOLS_TEST_SCRIPT";
+const MARK: &str = "POOLS_TEST_MARK";
 
-const COUNT: &str = "EVERBEAT_TEST_WORKERS";
+const COUNT: &str = "POOLS_TEST_WORKERS";
 
 /// Of a server that a test starts without a word on it.
 pub(crate) const WORKERS: usize = 3;

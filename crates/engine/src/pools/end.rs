@@ -32,13 +32,14 @@ pub(super) fn drain(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, gr
 }
 
 async fn drained(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, grace: Option<Duration>) {
-    worker.tell(ToWorker::Drain { grace: grace.unwrap_or(NO_LIMIT) }).await;
+    let told = worker.tell(ToWorker::Drain { grace: grace.unwrap_or(NO_LIMIT) }).await;
     let idle = worker.until(|state| (state.running() == 0 || state.phase == Phase::Dead).then_some(()));
     match grace {
         Some(grace) => _ = within(&*core.env, grace, idle).await,
         None => idle.await,
     }
-    let stays = IDLE_STAYS.min(pool.settings.stop_grace);
+    // Whoever could not be told need not be waited for.
+    let stays = if told { IDLE_STAYS.min(pool.settings.stop_grace) } else { Duration::ZERO };
     let Some(process) = &worker.process else {
         // A worker elsewhere goes by itself; its link is let go of.
         within(&*core.env, stays, worker.until(|state| state.line.is_none().then_some(()))).await;

@@ -19,6 +19,9 @@ _OPTIONS = [
 # A peer beyond a network may vanish without a word, also when it sends no pings.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
+# Otherwise gRPC names the path of the socket as the authority, which strict servers refuse as malformed.
+_LOCAL = [("grpc.default_authority", "localhost")]
+
 _PROBE_SECONDS = 1.0
 
 
@@ -38,7 +41,7 @@ class Target:
 
     def channel(self) -> grpc.Channel:
         if self.socket_path is not None:
-            return grpc.insecure_channel(f"unix:{self.socket_path}", options=_OPTIONS)
+            return grpc.insecure_channel(f"unix:{self.socket_path}", options=[*_OPTIONS, *_LOCAL])
         options = [*_OPTIONS, *_KEEPALIVE]
         if self.tls:
             credentials = grpc.ssl_channel_credentials(root_certificates=self.tls_ca)

@@ -28,7 +28,7 @@ struct MatchJson {
     #[schema(value_type = FindableName)]
     kind: &'static str,
     /// Of a job its own or its program, of a run its task, of an execution its graph, of a replica its host, of a
-    /// verdict its reason.
+    /// verdict its reason, of a worker its pool or its host.
     name: String,
     state: &'static str,
     #[schema(value_type = String, format = DateTime)]

@@ -27,6 +27,7 @@ mod nodes;
 mod openapi;
 mod page;
 mod params;
+mod pools;
 mod problem;
 mod queues;
 mod recovery;
@@ -39,6 +40,7 @@ mod submit;
 mod tasks;
 mod values;
 mod verdicts;
+mod workers;
 
 pub use config::{Config, Scope, Token};
 pub use link::{Tls, WorkerDoors, serve_workers};

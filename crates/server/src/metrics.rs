@@ -6,7 +6,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use everbeat_engine::Engine;
 use everbeat_engine::metrics::{FAMILIES, Kind, describe, family};
+use everbeat_engine::pools::WorkerView;
 use everbeat_model::Replica;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::ReplicaState;
@@ -86,6 +88,7 @@ async fn now(app: &App, text: &mut String) {
     let engine = &app.engine;
     show(text, "everbeat_slots", [(String::new(), engine.settings().slots)]);
     show(text, "everbeat_slots_taken", [(String::new(), engine.slots_taken())]);
+    show(text, "everbeat_workers", workers(engine));
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());
     show(text, "everbeat_store_up", [(String::new(), up)]);
@@ -118,6 +121,23 @@ async fn ready_ages(app: &App) -> Option<BTreeMap<String, Duration>> {
             Some(ages)
         }
     }
+}
+
+/// By pool and state; those of no pool have an empty name.
+fn workers(engine: &Engine) -> Vec<(String, usize)> {
+    let mut pools: BTreeMap<String, BTreeMap<&'static str, usize>> = BTreeMap::new();
+    let names = engine.pools().into_iter().map(|pool| pool.name).chain([String::new()]);
+    for name in names {
+        pools.insert(name, WorkerView::STATES.map(|state| (state, 0)).into());
+    }
+    for worker in engine.workers() {
+        *pools.entry(worker.pool.unwrap_or_default()).or_default().entry(worker.state).or_default() += 1;
+    }
+    let lines = |(pool, states): (String, BTreeMap<&'static str, usize>)| {
+        let name = escaped(&pool);
+        states.into_iter().map(move |(state, count)| (format!("pool=\"{name}\",state=\"{state}\""), count))
+    };
+    pools.into_iter().flat_map(lines).collect()
 }
 
 fn by_age(queues: &[Queue], ages: &BTreeMap<String, Duration>) -> Vec<(String, f64)> {

@@ -4,7 +4,7 @@ use crate::Scope::{self, Admin, Metrics, Read, Submit};
 use crate::app::App;
 use crate::auth::looks_only;
 use crate::{events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, queues};
-use crate::{recovery, replicas, runs, submit, tasks, values, verdicts};
+use crate::{pools, recovery, replicas, runs, submit, tasks, values, verdicts, workers};
 use axum::Router;
 use axum::extract::{MatchedPath, NestedPath, Request};
 use axum::http::Method;
@@ -74,6 +74,19 @@ impl Routes {
             .guarded(Read, routes!(replicas::list_replicas))
             .guarded(Read, routes!(replicas::get_replica))
             .guarded(Admin, routes!(replicas::drain_replica))
+            .guarded(Read, routes!(pools::list_pools))
+            .guarded(Read, routes!(pools::get_pool))
+            .guarded(Read, routes!(pools::list_workers_of_pool))
+            .guarded(Admin, routes!(pools::scale_pool))
+            .guarded(Admin, routes!(pools::drain_pool))
+            .guarded(Admin, routes!(pools::resume_pool))
+            .guarded(Admin, routes!(pools::restart_pool))
+            .guarded(Read, routes!(workers::list_workers))
+            .guarded(Read, routes!(workers::get_worker))
+            .guarded(Admin, routes!(workers::ping_worker))
+            .guarded(Admin, routes!(workers::restart_worker))
+            .guarded(Admin, routes!(workers::drain_worker))
+            .guarded(Admin, routes!(workers::dump_worker))
             .guarded(Read, routes!(ids::find_ids))
             .guarded(Read, routes!(tasks::list_tasks))
             .guarded(Read, routes!(verdicts::list_verdicts))

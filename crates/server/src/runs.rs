@@ -65,6 +65,7 @@ pub(crate) struct RunJson {
     finished_at: Option<StoreTime>,
     #[schema(required, value_type = Option<Uuid>)]
     replica_id: Option<ReplicaId>,
+    /// Of the replica that holds it: while it runs, only that one knows.
     #[schema(required)]
     worker_id: Option<String>,
     /// While it runs.
@@ -96,7 +97,7 @@ struct ParentJson {
 
 impl From<RunView> for RunJson {
     fn from(view: RunView) -> RunJson {
-        let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline, starting: _ } = view;
+        let RunView { run, liveness, last_heartbeat_at, heartbeat_deadline, deadline, starting: _, worker } = view;
         let spec = &run.spec;
         let (input, args) = shown(spec);
         RunJson {
@@ -121,7 +122,7 @@ impl From<RunView> for RunJson {
             started_at: run.started_at,
             finished_at: run.finished_at,
             replica_id: run.replica_id,
-            worker_id: run.worker_id,
+            worker_id: worker.map(|worker| worker.to_string()).or(run.worker_id),
             liveness,
             last_heartbeat_at,
             heartbeat_deadline,

@@ -1,10 +1,12 @@
 //! Names of the model as the API document shows them.
 
+use everbeat_engine::pools::{PoolView, WorkerView};
 use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
 use everbeat_model::verdict::{Judgement, SubjectKind};
+use everbeat_model::worker::Class;
 use everbeat_model::{Outcome, RunState};
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Schema};
@@ -47,6 +49,9 @@ words!(StreamName, Stream::BOTH.map(Stream::as_str).to_vec());
 words!(LockName, vec!["held", "free", "absent", "unknown"]);
 words!(RecommendedAction, vec!["investigate", "resume", "none"]);
 words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);
+words!(PoolStateName, PoolView::STATES.to_vec());
+words!(WorkerStateName, WorkerView::STATES.to_vec());
+words!(ClassName, Class::ALL.iter().map(|class| class.as_str()).collect());
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 
 fn text(pattern: &str) -> ObjectBuilder {

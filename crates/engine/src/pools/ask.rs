@@ -7,7 +7,10 @@ use super::view::{PoolView, WorkerView};
 use super::worker::{Phase, Retiring, Worker};
 use crate::env::within;
 use crate::{Engine, Error, Result};
-use everbeat_model::{Invalid, WorkerId};
+use everbeat_model::event::EventKind;
+use everbeat_model::{Invalid, Json, WorkerId};
+use everbeat_store::News;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Gives a pool another size, until the server ends.
-    pub fn scale_pool(&self, name: &str, size: usize) -> Result<PoolView> {
+    pub async fn scale_pool(&self, name: &str, size: usize) -> Result<PoolView> {
         let pool = self.find_pool(name)?;
         if size > MOST_WORKERS {
             let hint = format!("use a whole number up to {MOST_WORKERS}");
@@ -26,44 +29,52 @@ impl Engine {
         }
         pool.state().size = size;
         pool.changed.notify_one();
+        self.tell_of(EventKind::PoolScaled, name.to_string(), Some(Json::of(&json!({ "size": size })))).await;
         self.pool_again(name)
     }
 
     /// Lets a pool take no more work, or work again. What it performs goes on.
-    pub fn pause_pool(&self, name: &str, paused: bool) -> Result<PoolView> {
+    pub async fn pause_pool(&self, name: &str, paused: bool) -> Result<PoolView> {
         let pool = self.find_pool(name)?;
         pool.state().paused = paused;
         if let Some(life) = self.core.life() {
             life.all_freed();
         }
+        let kind = if paused { EventKind::PoolPaused } else { EventKind::PoolResumed };
+        self.tell_of(kind, name.to_string(), None).await;
         self.pool_again(name)
     }
 
     /// Replaces all workers of a pool, a few at a time: each when another stands in for it and its work is done.
-    pub fn restart_pool(&self, name: &str) -> Result<PoolView> {
+    pub async fn restart_pool(&self, name: &str) -> Result<PoolView> {
         let pool = self.find_pool(name)?;
         pool.workers().iter().for_each(|worker| retire(worker));
         // Whoever asks wants to see it tried again at once.
         pool.state().crashes.hold_until = None;
         pool.changed.notify_one();
+        self.tell_of(EventKind::PoolRestarting, name.to_string(), None).await;
         self.pool_again(name)
     }
 
     /// Replaces one worker: it takes nothing new once another stands in for it, and goes when its work is done.
-    pub fn restart_worker(&self, id: WorkerId) -> Result<WorkerView> {
+    pub async fn restart_worker(&self, id: WorkerId) -> Result<WorkerView> {
         let (pool, worker) = self.find_worker(id)?;
         owned(&pool, &worker)?;
         retire(&worker);
         pool.changed.notify_one();
-        self.worker_again(id)
+        let seen = self.worker_again(id);
+        self.tell_of(EventKind::WorkerRestarting, id.to_string(), of_pool(&pool)).await;
+        seen
     }
 
     /// Lets a worker finish what it has, and go. Its pool starts another.
-    pub fn drain_worker(&self, id: WorkerId) -> Result<WorkerView> {
+    pub async fn drain_worker(&self, id: WorkerId) -> Result<WorkerView> {
         let (pool, worker) = self.find_worker(id)?;
         end::drain(&self.core, &pool, &worker, None);
         pool.changed.notify_one();
-        self.worker_again(id)
+        let seen = self.worker_again(id);
+        self.tell_of(EventKind::WorkerDraining, id.to_string(), of_pool(&pool)).await;
+        seen
     }
 
     /// Pings a worker now, and answers how long its pong took.
@@ -115,6 +126,16 @@ impl Engine {
         })
     }
 
+    /// Tells whoever follows the events what a person asked for. That is done by now, whether or not it can be told.
+    async fn tell_of(&self, kind: EventKind, subject: String, detail: Option<Json>) {
+        tracing::info!(event = kind.as_str(), subject, "asked of a pool or a worker");
+        let news = vec![News { kind, subject, attempt: None, detail }];
+        let told = within(&*self.core.env, self.core.settings.call_limit(), self.core.store.announce(news)).await;
+        if let Some(Err(error)) = told {
+            tracing::warn!(%error, "what was asked of a pool or a worker could not be announced");
+        }
+    }
+
     fn find_pool(&self, name: &str) -> Result<Arc<Pool>> {
         self.core.pools.named(name).ok_or_else(|| Error::NotFound { what: "pool", id: name.to_string() })
     }
@@ -131,6 +152,10 @@ impl Engine {
     fn worker_again(&self, id: WorkerId) -> Result<WorkerView> {
         self.worker(id).ok_or_else(|| Error::NotFound { what: "worker", id: id.to_string() })
     }
+}
+
+fn of_pool(pool: &Pool) -> Option<Json> {
+    Some(Json::of(&json!({ "pool": pool.name() })))
 }
 
 fn retire(worker: &Worker) {

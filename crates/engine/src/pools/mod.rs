@@ -118,6 +118,12 @@ impl Pools {
         self.configured.iter().chain([&self.remote])
     }
 
+    /// How many pools there are, and the names of those that are not well.
+    pub(crate) fn degraded(&self) -> (usize, Vec<String>) {
+        let unwell = self.configured.iter().filter(|pool| pool.degraded().is_some());
+        (self.configured.len(), unwell.map(|pool| pool.settings.name.clone()).collect())
+    }
+
     fn named(&self, name: &str) -> Option<Arc<Pool>> {
         self.configured.iter().find(|pool| pool.settings.name == name).cloned()
     }

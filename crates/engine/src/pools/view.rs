@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct PoolView {
     pub name: String,
-    /// `starting`, `ready`, `degraded`, `paused` or `stopping`.
+    /// One of [`PoolView::STATES`].
     pub state: &'static str,
     pub size: usize,
     pub slots: usize,
@@ -35,7 +35,7 @@ pub struct PoolView {
 pub struct WorkerView {
     pub id: WorkerId,
     pub pool: Option<String>,
-    /// `starting`, `ready`, `busy`, `draining`, `ending` or `dead`.
+    /// One of [`WorkerView::STATES`].
     pub state: &'static str,
     pub class: &'static str,
     pub pid: Option<u32>,
@@ -62,6 +62,14 @@ pub struct WorkerView {
     pub last_exit: Option<String>,
     pub retiring: Option<&'static str>,
     pub replica_id: Option<ReplicaId>,
+}
+
+impl PoolView {
+    pub const STATES: [&'static str; 5] = ["starting", "ready", "degraded", "paused", "stopping"];
+}
+
+impl WorkerView {
+    pub const STATES: [&'static str; 6] = ["starting", "ready", "busy", "draining", "ending", "dead"];
 }
 
 impl Engine {

@@ -37,6 +37,8 @@ pub enum CheckName {
     Settling,
     /// Its host has what commands need to begin.
     Jobs,
+    /// Its pools have workers that serve.
+    Pools,
 }
 
 /// Only `Failing` makes a replica unready.
@@ -51,7 +53,7 @@ pub enum CheckStatus {
 impl Engine {
     pub fn readiness(&self) -> Readiness {
         let core = &self.core;
-        Readiness { checks: vec![replica(core), loops(core), store(core), settling(core), jobs(core)] }
+        Readiness { checks: vec![replica(core), loops(core), store(core), settling(core), jobs(core), pools(core)] }
     }
 }
 
@@ -81,8 +83,14 @@ impl Check {
 }
 
 impl CheckName {
-    pub const ALL: [CheckName; 5] =
-        [CheckName::Replica, CheckName::Loops, CheckName::Store, CheckName::Settling, CheckName::Jobs];
+    pub const ALL: [CheckName; 6] = [
+        CheckName::Replica,
+        CheckName::Loops,
+        CheckName::Store,
+        CheckName::Settling,
+        CheckName::Jobs,
+        CheckName::Pools,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -90,6 +98,7 @@ impl CheckName {
             CheckName::Store => "store",
             CheckName::Settling => "settling",
             CheckName::Jobs => "jobs",
+            CheckName::Pools => "pools",
             CheckName::Loops => "loops",
         }
     }
@@ -202,5 +211,20 @@ fn jobs(core: &Core) -> Check {
             Check::degraded(name, format!("no jobs are begun here: {}", lack.describe(left)), lack.what.hint())
         }
         None => Check::ok(name, "they can begin"),
+    }
+}
+
+/// Others need not stay away: what a degraded pool would perform waits, or is performed elsewhere.
+fn pools(core: &Core) -> Check {
+    let name = CheckName::Pools;
+    let (all, degraded) = core.pools.degraded();
+    match degraded.as_slice() {
+        [] if all == 0 => Check::ok(name, "this replica has none"),
+        [] => Check::ok(name, "none is degraded"),
+        [first, ..] => {
+            // Why is not said here: the last words of a worker may hold anything.
+            let detail = format!("degraded: {}", degraded.join(", "));
+            Check::degraded(name, detail, format!("see why: everbeat show {first}"))
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Engine, Result};
 use everbeat_model::job::Command;
 use everbeat_model::run::Kind;
-use everbeat_model::{ExecutionId, ReplicaId, Run, RunId, StoreTime, VerdictId};
+use everbeat_model::{ExecutionId, ReplicaId, Run, RunId, StoreTime, VerdictId, WorkerId};
 use everbeat_store::Noun;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -17,11 +17,13 @@ pub enum Findable {
     Execution,
     Replica,
     Verdict,
+    /// One of this replica.
+    Worker,
 }
 
 impl Findable {
-    pub const ALL: [Findable; 5] =
-        [Findable::Run, Findable::Job, Findable::Execution, Findable::Replica, Findable::Verdict];
+    pub const ALL: [Findable; 6] =
+        [Findable::Run, Findable::Job, Findable::Execution, Findable::Replica, Findable::Verdict, Findable::Worker];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl Findable {
             Findable::Execution => "execution",
             Findable::Replica => "replica",
             Findable::Verdict => "verdict",
+            Findable::Worker => "worker",
         }
     }
 }
@@ -39,7 +42,7 @@ impl Findable {
 pub struct Match {
     pub id: Uuid,
     pub kind: Findable,
-    /// Of a job its own, of a run its task, of an execution its graph, of a replica its host.
+    /// Of a job its own, of a run its task, of an execution its graph, of a replica its host, of a worker its pool.
     pub name: String,
     pub state: &'static str,
     /// When it came to be.
@@ -110,6 +113,10 @@ impl Engine {
                 replicas.into_iter().map(|replica| replica.id.0).filter(|id| part.begins(*id) || part.ends(*id)),
             );
         }
+        if kinds.contains(&Findable::Worker) {
+            let workers = self.workers().into_iter().map(|worker| worker.id.0);
+            ids.extend(workers.filter(|id| part.begins(*id) || part.ends(*id)));
+        }
         Ok(ids)
     }
 
@@ -139,6 +146,12 @@ impl Engine {
                 let name = verdict.reason;
                 let state = verdict.judgement.as_str();
                 found.push(Match { id: *id, kind: Findable::Verdict, name, state, at: verdict.at });
+            }
+            if kinds.contains(&Findable::Worker)
+                && let Some(worker) = self.worker(WorkerId(*id))
+            {
+                let (name, state) = (worker.pool.unwrap_or(worker.host), worker.state);
+                found.push(Match { id: *id, kind: Findable::Worker, name, state, at: worker.started_at });
             }
             if let Some(replica) = replicas.iter().find(|replica| replica.id == ReplicaId(*id)) {
                 let (name, state) = (replica.host.clone(), replica.state.as_str());

@@ -5,7 +5,7 @@ use crate::attempts::Beats;
 use crate::engine::lock;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::watch::Appearance;
-use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunState, StoreTime};
+use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunState, StoreTime, WorkerId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub struct RunView {
     pub deadline: Option<StoreTime>,
     /// It is a command that this replica is about to begin: nothing of it can be seen yet.
     pub starting: bool,
+    /// The worker that performs it, if a worker of this replica does.
+    pub worker: Option<WorkerId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,7 @@ impl Engine {
                 heartbeat_deadline: None,
                 deadline: None,
                 starting: false,
+                worker: None,
                 run,
             };
         }
@@ -52,6 +55,7 @@ impl Engine {
             deadline: run.started_at.zip(policy.deadline).map(|(at, deadline)| at.plus(deadline)),
             last_heartbeat_at,
             starting: self.begins(&run),
+            worker: self.performing(&run),
             run,
         }
     }
@@ -64,6 +68,13 @@ impl Engine {
             Some(work) => work.vital().starting,
             None => run.spec.detached() && self.just_claimed(run),
         }
+    }
+
+    /// The worker of this replica that performs a run.
+    fn performing(&self, run: &Run) -> Option<WorkerId> {
+        let life = self.core.life().filter(|life| run.replica_id == Some(life.id))?;
+        let work = life.table().of_run(run.id).filter(|work| work.claimed.lease.attempt == run.attempt)?;
+        work.vital().worker
     }
 
     /// Its claim is stored, and the answer to that may still be on its way to this replica.

@@ -173,6 +173,10 @@ async fn what_is_not_known_to_be_less_needs_admin() {
         ("POST", "/api/v1/queues/a/pause", Scope::Admin),
         ("GET", "/api/v1/queues/a/pause", Scope::Read),
         ("POST", "/api/v1/replicas/1/drain", Scope::Admin),
+        ("GET", "/api/v1/pools/a/workers", Scope::Read),
+        ("POST", "/api/v1/pools/a/scale", Scope::Admin),
+        ("GET", "/api/v1/workers", Scope::Read),
+        ("POST", "/api/v1/workers/1/dump", Scope::Admin),
         ("GET", "/whatever", Scope::Read),
         ("DELETE", "/whatever", Scope::Admin),
     ] {

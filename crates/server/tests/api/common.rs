@@ -112,6 +112,11 @@ pub(crate) fn idle_with_settings(config: Config, change: impl FnOnce(&mut Settin
     idle_on(config, wall, Host::default(), change)
 }
 
+/// One whose host has more, and whose engine has other settings, and whose replica works.
+pub(crate) async fn started_on(host: Host, change: impl FnOnce(&mut Settings)) -> Server {
+    working(idle_on(Config::default(), wall, host, change)).await
+}
+
 pub(crate) async fn started_with_settings(config: Config, change: impl FnOnce(&mut Settings)) -> Server {
     working(idle_with_settings(config, change)).await
 }

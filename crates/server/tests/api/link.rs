@@ -427,7 +427,7 @@ async fn a_worker_that_is_drained_takes_nothing_new() {
     let run = server.submit(json!({"task": "train"})).await;
     let work = worker.work().await;
     let id = worker.welcome.worker_id.parse().expect("an id");
-    server.engine.drain_worker(id).expect("drained");
+    server.engine.drain_worker(id).await.expect("drained");
     assert!(matches!(worker.stream.hear().await, Ok(from_server::Message::Drain(_))));
     let waiting = server.submit(json!({"task": "train"})).await;
     worker.succeed(&work.lease, "1").await;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 62] = [
+const CONTRACT: [(&str, &str); 75] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -56,6 +56,19 @@ const CONTRACT: [(&str, &str); 62] = [
     ("get", "/api/v1/replicas"),
     ("get", "/api/v1/replicas/{id}"),
     ("post", "/api/v1/replicas/{id}/drain"),
+    ("get", "/api/v1/pools"),
+    ("get", "/api/v1/pools/{name}"),
+    ("get", "/api/v1/pools/{name}/workers"),
+    ("post", "/api/v1/pools/{name}/scale"),
+    ("post", "/api/v1/pools/{name}/drain"),
+    ("post", "/api/v1/pools/{name}/resume"),
+    ("post", "/api/v1/pools/{name}/restart"),
+    ("get", "/api/v1/workers"),
+    ("get", "/api/v1/workers/{id}"),
+    ("post", "/api/v1/workers/{id}/ping"),
+    ("post", "/api/v1/workers/{id}/restart"),
+    ("post", "/api/v1/workers/{id}/drain"),
+    ("post", "/api/v1/workers/{id}/dump"),
     ("get", "/api/v1/verdicts"),
     ("get", "/api/v1/verdicts/{id}"),
     ("get", "/api/v1/events"),

@@ -135,9 +135,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         what: Ls,
     },
-    /// Show a job or a run with its attempts, an execution, a replica or a verdict
+    /// Show a job or a run with its attempts, an execution, a pool, a worker, a replica or a verdict
     Show {
-        /// Id of a job, run, execution, replica or verdict; its last characters or a job's name will do
+        /// Id of a job, run, execution, worker, replica or verdict; its last characters or the name of a job or pool will do
         id: String,
     },
     /// Say why something is in the state it is in, and what could be done
@@ -224,6 +224,27 @@ pub(crate) enum Command {
     Replica {
         #[command(subcommand)]
         action: ReplicaAction,
+    },
+    /// Act on a pool of worker processes
+    #[command(after_help = "Examples:\n  \
+        everbeat pool scale ml 8          until its server ends; the file has the last word after that\n  \
+        everbeat pool drain ml            it takes no more work\n  \
+        everbeat pool resume ml\n  \
+        everbeat pool restart ml          one worker after the other, none of their work is lost\n\n\
+        A pool belongs to the server that answers.")]
+    Pool {
+        #[command(subcommand)]
+        action: PoolAction,
+    },
+    /// Act on a worker
+    #[command(after_help = "Examples:\n  \
+        everbeat ls workers\n  \
+        everbeat worker ping ID           does it answer, and how fast\n  \
+        everbeat worker dump ID           where its threads stand\n  \
+        everbeat worker restart ID        another takes its place first")]
+    Worker {
+        #[command(subcommand)]
+        action: WorkerAction,
     },
     /// Act on a queue
     Queue {
@@ -373,6 +394,24 @@ pub(crate) enum Ls {
     Replicas {
         /// Only those in this state
         #[arg(long, value_parser = ["active", "draining", "dead", "left"])]
+        state: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Pools of worker processes of the server that answers
+    #[command(alias = "pool")]
+    Pools {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Workers of the server that answers, with their pulse and what they perform
+    #[command(alias = "worker")]
+    Workers {
+        /// Only those of this pool
+        #[arg(long)]
+        pool: Option<String>,
+        /// Only those in this state
+        #[arg(long, value_parser = ["starting", "ready", "busy", "draining", "ending", "dead"])]
         state: Option<String>,
         #[command(flatten)]
         page: PageArgs,
@@ -602,6 +641,57 @@ pub(crate) enum ReplicaAction {
     /// Let it finish its work and leave
     Drain {
         /// Id of a replica
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolAction {
+    /// Give it another size, until its server ends
+    Scale {
+        /// Name of the pool
+        name: String,
+        /// How many workers there should be
+        #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
+        size: u32,
+    },
+    /// Let it take no more work; what it performs goes on, and its workers stay
+    Drain {
+        /// Name of the pool
+        name: String,
+    },
+    /// Let it take work again
+    Resume {
+        /// Name of the pool
+        name: String,
+    },
+    /// Replace all its workers, a few at a time, each when its work is done
+    Restart {
+        /// Name of the pool
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerAction {
+    /// Ping it now, and say how long its answer took
+    Ping {
+        /// Id of a worker; its last characters will do
+        id: String,
+    },
+    /// Replace it: it goes when another stands in for it and its work is done
+    Restart {
+        /// Id of a worker; its last characters will do
+        id: String,
+    },
+    /// Let it finish what it has, and go
+    Drain {
+        /// Id of a worker; its last characters will do
+        id: String,
+    },
+    /// Print the stacks of its threads
+    Dump {
+        /// Id of a worker; its last characters will do
         id: String,
     },
 }

@@ -11,4 +11,5 @@ pub(crate) fn start(telemetry: &Telemetry) {
         true => builder.json().flatten_event(true).try_init(),
         false => builder.with_ansi(colour).try_init(),
     };
+    everbeat_engine::pools::tell(telemetry.heartbeat_events, telemetry.process_events, telemetry.watchdog_events);
 }

@@ -89,6 +89,8 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Graph { action } => commands::graph::act(&to()?, action),
         Command::Execution { action } => commands::execution::act(&to()?, action),
         Command::Replica { action } => commands::replica::act(&to()?, action),
+        Command::Pool { action } => commands::pool::act(&to()?, action),
+        Command::Worker { action } => commands::worker::act(&to()?, action),
         Command::Queue { action } => commands::queue::act(&to()?, action),
         Command::Invariants => commands::invariants::check(&to()?),
         Command::Events(asked) => commands::events::read(&to()?, &asked),

@@ -118,12 +118,13 @@ pub(crate) fn state(name: &str) -> Cell {
 
 fn look(name: &str) -> (char, char, Color) {
     match name {
-        "running" | "alive" | "active" | "computing" => ('●', '*', Color::Cyan),
-        "ready" | "waiting" | "not_set" | "scheduled" => ('◌', 'o', Color::Blue),
+        "running" | "alive" | "active" | "computing" | "busy" => ('●', '*', Color::Cyan),
+        "ready" | "waiting" | "not_set" | "scheduled" | "starting" => ('◌', 'o', Color::Blue),
         "succeeded" | "set" | "computed" | "fresh" => ('✓', '+', Color::Green),
         "failed" => ('!', '!', Color::Red),
-        "lost" | "dead" => ('✕', 'x', Color::Red),
-        "suspect" | "stale" | "draining" | "paused" => ('◐', '%', Color::Yellow),
+        "lost" | "dead" | "hung" => ('✕', 'x', Color::Red),
+        "suspect" | "stale" | "draining" | "paused" | "degraded" | "stopped" | "starved" | "cut_off" | "ending"
+        | "stopping" => ('◐', '%', Color::Yellow),
         "timed_out" | "stalled" => ('◇', '^', Color::Yellow),
         "released" => ('↷', '>', Color::Yellow),
         "cancelled" | "left" | "fenced" => ('⊘', '-', Color::DarkGrey),

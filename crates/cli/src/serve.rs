@@ -2,13 +2,16 @@ use crate::config::{self, Config, Flags, Telemetry, mask};
 use crate::exit::{self, Failure};
 use crate::{logging, notify, opening, tasks};
 use everbeat::System;
+use everbeat_engine::pools::Guardians;
 use everbeat_engine::{Engine, Env, Host, Locks, Shims};
+use everbeat_server::{Tls, WorkerDoors};
 use everbeat_store::Store;
 use everbeat_supervisor::{HostLocks, HostShims, Place, descriptors};
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +34,7 @@ pub(crate) fn serve(flags: &Flags, adopt_data: bool) -> Result<u8, Failure> {
     match ended {
         // Whoever asks for JSON reads nothing else, from the first line to the last.
         Err(failure) if json => {
-            logging::start(&Telemetry { log: "error".to_string(), json });
+            logging::start(&Telemetry { log: "error".to_string(), json, ..Telemetry::default() });
             failure.log();
             Ok(failure.code)
         }
@@ -60,7 +63,12 @@ pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
 async fn live(config: Config, adopt_data: bool) -> Result<u8, Failure> {
     let mut signals = Signals::new()?;
     // First the address: a second server started by mistake is told so before it touches anything.
-    let listener = bind(config.listen).await?;
+    let listener = bind(config.listen, "--listen").await?;
+    let remote = match config.workers.listen {
+        Some(address) => Some(bind(address, "server.worker_listen").await?),
+        None => None,
+    };
+    let tls = tls(&config)?;
     let address = listener.local_addr().unwrap_or(config.listen);
     // Then the place: on a copy of a data folder nothing may be opened, examined or signalled.
     let place = opening::place(&config.data_dir, adopt_data)?;
@@ -70,21 +78,29 @@ async fn live(config: Config, adopt_data: bool) -> Result<u8, Failure> {
         code = signals.next() => return Ok(code),
         store = opening::store(&config, &env) => store?,
     };
-    let engine = engine(&config, &place, env.clone(), store)?;
+    let (guardians, pools) = guardians(&place).map_err(|error| unusable(&config, &error))?.unzip();
+    if guardians.is_none() && !config.settings.pools.is_empty() {
+        tracing::error!("this server cannot start worker processes: its pools stay empty");
+    }
+    let engine = engine(&config, &place, env.clone(), store, guardians)?;
     engine.start();
     write_address(&config.data_dir, address);
 
-    let (close, mut closing) = watch::channel(false);
-    let closed = async move {
+    let (close, closing) = watch::channel(false);
+    let closed = |mut closing: watch::Receiver<bool>| async move {
         let _nobody_is_left_to_close_it = closing.wait_for(|closing| *closing).await;
     };
-    let server = everbeat_server::serve(engine.clone(), config.http.clone(), listener, closed);
+    let workers = remote.as_ref().and_then(|listener| listener.local_addr().ok());
+    let doors = WorkerDoors { pools, remote, tls };
+    let server = everbeat_server::serve(engine.clone(), config.http.clone(), listener, closed(closing.clone()));
+    let links = everbeat_server::serve_workers(engine.clone(), config.http.clone(), doors, closed(closing));
+    let server = async { tokio::try_join!(server, links).map(|((), ())| ()) };
     tokio::pin!(server);
     let code = tokio::select! {
         biased;
         code = leave(&engine, &mut signals) => code,
         served = &mut server => return Err(broken(served)),
-        () = announce(&engine, &env, &config, address) => exit::DONE,
+        () = announce(&engine, &env, &config, address, workers) => exit::DONE,
     };
     close.send_replace(true);
     if code == exit::DONE {
@@ -102,11 +118,13 @@ async fn live(config: Config, adopt_data: bool) -> Result<u8, Failure> {
 async fn leave(engine: &Engine, signals: &mut Signals) -> u8 {
     tokio::select! {
         biased;
-        () = engine.stopped() => return exit::DONE,
-        _first = signals.next() => {}
+        () = engine.stopped() => {}
+        _first = signals.next() => {
+            tracing::info!(running = engine.slots_taken(), "draining; a second signal stops at once");
+        }
     }
-    tracing::info!(running = engine.slots_taken(), "draining; a second signal stops at once");
     notify::tell("STOPPING=1");
+    // A replica that has left by itself still has its workers.
     tokio::select! {
         biased;
         () = engine.drain() => exit::DONE,
@@ -115,7 +133,13 @@ async fn leave(engine: &Engine, signals: &mut Signals) -> u8 {
 }
 
 /// Says once that the server is ready, and then nothing, forever.
-async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address: SocketAddr) {
+async fn announce(
+    engine: &Engine,
+    env: &Arc<dyn Env>,
+    config: &Config,
+    address: SocketAddr,
+    workers: Option<SocketAddr>,
+) {
     while !engine.readiness().ready() {
         env.sleep(READY_LOOK).await;
     }
@@ -125,6 +149,13 @@ async fn announce(engine: &Engine, env: &Arc<dyn Env>, config: &Config, address:
     match json {
         true => tracing::info!(version, url = format!("http://{address}"), store, replica, "ready"),
         false => eprintln!("everbeat {version} is ready at http://{address} (store {store}, replica {replica})"),
+    }
+    if let Some(workers) = workers {
+        let veiled = if config.workers.tls().is_some() { "with TLS" } else { "without TLS" };
+        match json {
+            true => tracing::info!(address = %workers, tls = config.workers.tls().is_some(), "workers may dial"),
+            false => eprintln!("workers from elsewhere may dial {workers}, {veiled}"),
+        }
     }
     if let Some(other) = engine.estranged().await {
         if !json {
@@ -169,32 +200,67 @@ const DESCRIPTORS: u16 = 1024;
 const OWN_DESCRIPTORS: usize = 64;
 /// A job that is started or watched over takes so many.
 const PER_JOB: usize = 3;
+/// A worker of a pool takes so many: its link, its outputs, its input, and what its process is watched by.
+const PER_WORKER: usize = 6;
 
 /// How many connections clients may hold: renewals, the store and jobs find descriptors all the same.
 fn connections(config: &Config, descriptors: u64) -> usize {
     let all = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let reserve = OWN_DESCRIPTORS + config.store.pool_size + PER_JOB * config.settings.jobs.slots;
+    let workers: usize = config.settings.pools.iter().map(|pool| pool.size).sum();
+    let processes = PER_JOB * config.settings.jobs.slots + PER_WORKER * workers;
+    let reserve = OWN_DESCRIPTORS + config.store.pool_size + processes;
     all - reserve.clamp(all / 4, all / 2)
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => Failure::server(
             format!("the address {address} is taken by another process"),
-            "stop that one, or choose another address with --listen (port 0 takes a free one)",
+            format!("stop that one, or choose another address with {setting} (port 0 takes a free one)"),
         ),
         _ => Failure::server(
             format!("cannot listen on {address}: {error}"),
-            "choose an address of this machine, and a port that this user may use, with --listen",
+            format!("choose an address of this machine, and a port that this user may use, with {setting}"),
         ),
     })
 }
 
-fn engine(config: &Config, place: &Place, env: Arc<dyn Env>, store: Arc<dyn Store>) -> Result<Engine, Failure> {
-    let locks = HostLocks::open(place).map_err(|error| {
-        let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
-        Failure::server(format!("the data folder {} cannot be used: {error}", config.data_dir.display()), hint)
+/// The certificate for workers from elsewhere, if they should see one.
+fn tls(config: &Config) -> Result<Option<Tls>, Failure> {
+    let Some((cert, key)) = config.workers.tls() else { return Ok(None) };
+    let read = |path: &Path, setting: &str| {
+        fs::read(path).map_err(|error| {
+            let hint = format!("give a file that this user may read with {setting}");
+            Failure::server(format!("{} cannot be read: {error}", path.display()), hint)
+        })
+    };
+    let (certificates, secret) = (read(cert, "server.tls_cert")?, read(key, "server.tls_key")?);
+    let tls = Tls::from_pem(&certificates, &secret).map_err(|problem| {
+        let message = format!("{} and {} cannot be used for TLS: {problem}", cert.display(), key.display());
+        Failure::server(message, "give a certificate and its own key, both in PEM format")
     })?;
+    Ok(Some(tls))
+}
+
+fn unusable(config: &Config, error: &io::Error) -> Failure {
+    let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
+    Failure::server(format!("the data folder {} cannot be used: {error}", config.data_dir.display()), hint)
+}
+
+/// Whoever starts the workers of pools on this host, and the socket that those workers dial. This is the one place
+/// where guardians come from; without any, pools stay empty.
+fn guardians(_place: &Place) -> io::Result<Option<(Arc<dyn Guardians>, UnixListener)>> {
+    Ok(None)
+}
+
+fn engine(
+    config: &Config,
+    place: &Place,
+    env: Arc<dyn Env>,
+    store: Arc<dyn Store>,
+    guardians: Option<Arc<dyn Guardians>>,
+) -> Result<Engine, Failure> {
+    let locks = HostLocks::open(place).map_err(|error| unusable(config, &error))?;
     let mut settings = config.settings.clone();
     settings.host = locks.host().to_string();
     settings.machine = everbeat_supervisor::machine();
@@ -210,7 +276,7 @@ fn engine(config: &Config, place: &Place, env: Arc<dyn Env>, store: Arc<dyn Stor
         store,
         settings,
         tasks::tasks(),
-        Host { locks: Some(locks), shims: Some(shims), ..Host::default() },
+        Host { locks: Some(locks), shims: Some(shims), guardians, ..Host::default() },
     )
     .map_err(|error| Failure::server(error.to_string(), error.hint()))
 }

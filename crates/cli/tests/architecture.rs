@@ -75,6 +75,18 @@ fn sql_stands_in_store_sql_only() {
     }
 }
 
+/// These tell people the number of a worker's process, as its guardian said it: in a view, a log line, the evidence of a
+/// verdict. No port takes a number, so that nothing can be done with one.
+const SHOWN_TO_PEOPLE: [&str; 7] = [
+    "engine/src/pools/end.rs",
+    "engine/src/pools/guardian.rs",
+    "engine/src/pools/performer.rs",
+    "engine/src/pools/telemetry.rs",
+    "engine/src/pools/view.rs",
+    "engine/src/pools/worker.rs",
+    "server/src/workers.rs",
+];
+
 /// Where life is judged, nobody even knows a process's number; where processes are owned, one is signalled only
 /// through a descriptor that cannot have passed on.
 #[test]
@@ -82,11 +94,13 @@ fn no_process_is_judged_or_signalled_by_its_number() {
     let words = |text: &str| -> BTreeSet<String> {
         text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_lowercase).collect()
     };
+    let shown_to_people: Vec<PathBuf> = SHOWN_TO_PEOPLE.iter().map(|file| root().join("crates").join(file)).collect();
     for name in ["model", "store", "store-sql", "engine", "server", "everbeat", "sim"] {
         for file in sources(&root().join("crates").join(name).join("src")) {
             let text = fs::read_to_string(&file).unwrap();
             for word in ["pid", "getpid", "kill_process", "pidfd"] {
-                assert!(!words(&text).contains(word), "{} speaks of {word}", file.display());
+                let shown = word == "pid" && shown_to_people.contains(&file);
+                assert!(shown || !words(&text).contains(word), "{} speaks of {word}", file.display());
             }
         }
     }

@@ -1,5 +1,5 @@
 use crate::args::{ConfigArgs, Output};
-use crate::config::{Config, KEYS, Key, markdown, mask};
+use crate::config::{Config, KEYS, Key, markdown, mask, masked_pools};
 use crate::exit::{self, Failure};
 use crate::output;
 use comfy_table::Cell;
@@ -39,6 +39,7 @@ fn in_force(config: &Config, key: &Key) -> (Value, String) {
             let origin = if config.given.contains_key("store.url_file") { "store.url_file" } else { "default" };
             (mask(&config.store_url()).into(), origin.to_string())
         }
+        (Some(given), "pool") => (masked_pools(&given.value), given.origin.to_string()),
         (Some(given), _) => (given.value.clone(), given.origin.to_string()),
         (None, _) => (key.default.into(), "default".to_string()),
     }

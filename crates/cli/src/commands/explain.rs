@@ -1,12 +1,12 @@
 use super::To;
-use super::find::ANYTHING;
+use super::find::EXPLAINED;
 use crate::client::escape;
 use crate::exit::{self, Failure};
 use crate::output::{age, plain};
 use serde_json::{Value, json};
 
 pub(crate) fn explain(to: &To, given: &str) -> Result<u8, Failure> {
-    let found = to.find(given, ANYTHING)?;
+    let found = to.find(given, EXPLAINED)?;
     let (kind, id) = (found.kind.as_str(), found.id.as_str());
     let get = |path: String| to.client.get(&path, &[]);
     match kind {

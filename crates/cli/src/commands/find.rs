@@ -11,7 +11,10 @@ pub(crate) const EXECUTION: &[&str] = &["execution"];
 pub(crate) const REPLICA: &[&str] = &["replica"];
 /// What verdicts are about.
 pub(crate) const SUBJECTS: &[&str] = &["run", "job", "replica"];
-pub(crate) const ANYTHING: &[&str] = &["job", "run", "execution", "replica", "verdict"];
+pub(crate) const WORKER: &[&str] = &["worker"];
+/// What can say why it is as it is.
+pub(crate) const EXPLAINED: &[&str] = &["job", "run", "execution", "replica", "verdict"];
+pub(crate) const ANYTHING: &[&str] = &["job", "run", "execution", "worker", "replica", "verdict"];
 
 pub(crate) struct Found {
     pub(crate) id: String,

@@ -1,6 +1,6 @@
-use super::To;
 use super::find::{SUBJECTS, WORK};
 use super::show::{exit_of, tries};
+use super::{To, pool, worker};
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
@@ -44,6 +44,14 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
         Ls::Replicas { state, page } => {
             let headers = ["ID", "HOST", "VERSION", "STATE", "RUNNING", "BEAT", "STARTED"];
             print(to, "/api/v1/replicas", filter(vec![("state", state)]), &page, &headers, replica)
+        }
+        Ls::Pools { page } => {
+            let headers = ["NAME", "STATE", "SIZE", "READY", "BUSY", "SLOTS", "RESTARTS", "CONTAINMENT", "TROUBLE"];
+            print(to, "/api/v1/pools", Vec::new(), &page, &headers, pool::row)
+        }
+        Ls::Workers { pool, state, page } => {
+            let filter = filter(vec![("pool", pool), ("state", state)]);
+            print(to, "/api/v1/workers", filter, &page, &worker::HEADERS, worker::row)
         }
         Ls::Verdicts { run, subject, page } => {
             let run = run.map(|run| to.id(&run, WORK)).transpose()?;
@@ -226,6 +234,8 @@ fn none(path: &str, filtered: bool) -> String {
         "jobs" => "start one with `everbeat run -- sh -c 'echo hello'`",
         "graphs" => "apply one with `everbeat graph apply FILE`",
         "executions" => "start one with `everbeat execution start GRAPH`, or try --archived",
+        "pools" => "name one in everbeat.toml: [[pool]]",
+        "workers" => "a pool starts them, or they dial server.worker_listen",
         "verdicts" => "nothing was lost, stalled or timed out",
         "queues" => "a queue is there once something stands in it: `everbeat submit noop`",
         "tasks" => "a task is there once a server or a worker offers it",

@@ -11,11 +11,13 @@ pub(crate) mod graph;
 pub(crate) mod invariants;
 pub(crate) mod job;
 pub(crate) mod list;
+pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod recovery;
 pub(crate) mod replica;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod worker;
 
 pub(crate) use list::progress;
 pub(crate) use show::noun;

@@ -1,7 +1,6 @@
-use super::To;
-use super::execution;
 use super::find::ANYTHING;
 use super::list::progress;
+use super::{To, execution, pool, worker};
 use crate::client::{Answer, escape};
 use crate::exit::{self, Failure};
 use crate::output::{age, fields, message, moment, plain, state, table, took};
@@ -11,7 +10,11 @@ use serde_json::Value;
 
 /// Shows whatever is meant.
 pub(crate) fn show(to: &To, given: &str) -> Result<u8, Failure> {
-    let found = to.find(given, ANYTHING)?;
+    let found = match to.find(given, ANYTHING) {
+        Ok(found) => found,
+        // A pool has a name and no id; what has both is meant by its id.
+        Err(failure) => return pool::show(to, given)?.ok_or(failure),
+    };
     let id = found.id.as_str();
     let get = |nouns: &str| to.client.get(&format!("/api/v1/{nouns}/{}", escape(id)), &[]);
     match found.kind.as_str() {
@@ -23,6 +26,10 @@ pub(crate) fn show(to: &To, given: &str) -> Result<u8, Failure> {
         "verdict" => {
             let verdict = get("verdicts")?;
             to.print(verdict.raw.get(), || verdict_fields(&verdict.value));
+        }
+        "worker" => {
+            let worker = get("workers")?;
+            to.print(worker.raw.get(), || worker::described(&worker.value));
         }
         "replica" => {
             let replica = get("replicas")?;

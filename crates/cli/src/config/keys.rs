@@ -1,4 +1,4 @@
-use super::{Config, values};
+use super::{Config, pools, values};
 use everbeat_model::{Invalid, PolicyPatch};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -60,6 +60,36 @@ pub(crate) const KEYS: &[Key] = &[
         },
     ),
     key(
+        "server.worker_listen",
+        Kind::Text,
+        "off",
+        "Address and port for workers that belong to no pool and dial in from elsewhere. Other than loopback needs a token with the scope `worker`.",
+        |config, value| {
+            config.workers.listen = (value != "off").then(|| values::address(value)).transpose()?;
+            Ok(())
+        },
+    ),
+    key(
+        "server.tls_cert",
+        Kind::Text,
+        "off",
+        "A file with the chain of certificates, in PEM format, that `server.worker_listen` shows; without it, what passes there can be read on the way. Needs `server.tls_key`.",
+        |config, value| {
+            config.workers.tls_cert = file(value, "/etc/everbeat/tls.crt")?;
+            Ok(())
+        },
+    ),
+    key(
+        "server.tls_key",
+        Kind::Text,
+        "off",
+        "A file with the private key of `server.tls_cert`, in PEM format.",
+        |config, value| {
+            config.workers.tls_key = file(value, "/etc/everbeat/tls.key")?;
+            Ok(())
+        },
+    ),
+    key(
         "store.url",
         Kind::Text,
         "sqlite://{data_dir}/everbeat.db",
@@ -76,9 +106,7 @@ pub(crate) const KEYS: &[Key] = &[
         "A file with the URL in it, instead of `store.url`: for a password that should not stand in the configuration. \
          A password may also come from `PGPASSWORD` or, in libpq's form, from `PGPASSFILE` or `~/.pgpass`.",
         |config, value| {
-            config.store.url_file = (value != "off")
-                .then(|| values::text(value, "/run/secrets/everbeat-store").map(PathBuf::from))
-                .transpose()?;
+            config.store.url_file = file(value, "/run/secrets/everbeat-store")?;
             Ok(())
         },
     ),
@@ -258,6 +286,40 @@ pub(crate) const KEYS: &[Key] = &[
         config.settings.tasks = values::tasks(value)?;
         Ok(())
     }),
+    key("pool", Kind::List(POOL_FIELDS), "[]", "Pools of worker processes that this server keeps.", |config, value| {
+        config.settings.pools = pools::pools(value)?;
+        Ok(())
+    }),
+    key(
+        "workers.ping_interval",
+        Kind::Duration,
+        "2s",
+        "How often workers of no pool are pinged. At most half of the timeout.",
+        |config, value| {
+            config.settings.remote_workers.ping_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "workers.ping_timeout",
+        Kind::Duration,
+        "10s",
+        "Silence after which a worker of no pool is lost. Given alone, it shortens the interval with it.",
+        |config, value| {
+            config.settings.remote_workers.ping_timeout = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "workers.worker_ttl",
+        Kind::Duration,
+        "30s",
+        "Without a ping for so long a worker of no pool stops its work.",
+        |config, value| {
+            config.settings.remote_workers.worker_ttl = values::positive(value)?;
+            Ok(())
+        },
+    ),
     key(
         "auth.tokens",
         Kind::List(TOKEN_FIELDS),
@@ -398,7 +460,39 @@ pub(crate) const KEYS: &[Key] = &[
             Ok(())
         },
     ),
+    key(
+        "telemetry.heartbeat_events",
+        Kind::Flag,
+        "true",
+        "Whether pings of workers, their answers and their silence are logged. Pings and answers are logged at `debug`.",
+        |config, value| {
+            config.telemetry.heartbeat_events = values::flag(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "telemetry.process_events",
+        Kind::Flag,
+        "true",
+        "Whether starts and ends of worker processes are logged.",
+        |config, value| {
+            config.telemetry.process_events = values::flag(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "telemetry.watchdog_events",
+        Kind::Flag,
+        "true",
+        "Whether starts of guardians are logged, and what they did when a server had died.",
+        |config, value| {
+            config.telemetry.watchdog_events = values::flag(value)?;
+            Ok(())
+        },
+    ),
 ];
+
+pub(crate) const POOL_FIELDS: &[Field] = pools::FIELDS;
 
 pub(crate) const BACKOFF_FIELDS: &[Field] = &[
     Field { name: "initial", help: "The first pause." },
@@ -547,6 +641,11 @@ impl Kind {
             Kind::List(_) => "list",
         }
     }
+}
+
+/// The path of a file, or `off`.
+fn file(value: &Value, example: &str) -> Result<Option<PathBuf>, Invalid> {
+    (value != "off").then(|| values::text(value, example).map(PathBuf::from)).transpose()
 }
 
 /// Checks one policy field by itself and keeps it until all are known.

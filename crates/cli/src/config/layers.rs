@@ -57,7 +57,7 @@ pub(crate) struct Layers {
     pub(crate) complaints: Vec<Complaint>,
 }
 
-const DEFAULT_FILE: &str = "everbeat.toml";
+pub(super) const DEFAULT_FILE: &str = "everbeat.toml";
 const PREFIX: &str = "EVERBEAT_";
 
 impl Layers {

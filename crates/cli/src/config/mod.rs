@@ -5,6 +5,7 @@
 
 mod keys;
 mod layers;
+mod pools;
 mod reference;
 mod strangers;
 mod suggest;
@@ -14,6 +15,7 @@ mod values;
 
 pub(crate) use keys::{KEYS, Key};
 pub(crate) use layers::{Flags, Origin};
+pub(crate) use pools::masked as masked_pools;
 pub(crate) use reference::markdown;
 pub(crate) use strangers::{strange_keys, strangers};
 pub(crate) use values::mask;
@@ -25,7 +27,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// All that `everbeat serve` can be told, checked.
 #[derive(Debug)]
@@ -35,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) http: everbeat_server::Config,
     pub(crate) store: Store,
     pub(crate) telemetry: Telemetry,
+    pub(crate) workers: Workers,
     pub(crate) settings: Settings,
     /// What was set, and where; the rest has its default.
     pub(crate) given: BTreeMap<&'static str, Given>,
@@ -51,10 +54,40 @@ pub(crate) struct Store {
     pub(crate) pool_size: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Telemetry {
     pub(crate) log: String,
     pub(crate) json: bool,
+    pub(crate) heartbeat_events: bool,
+    pub(crate) process_events: bool,
+    pub(crate) watchdog_events: bool,
+}
+
+impl Default for Telemetry {
+    fn default() -> Telemetry {
+        Telemetry {
+            log: "info".to_string(),
+            json: false,
+            heartbeat_events: true,
+            process_events: true,
+            watchdog_events: true,
+        }
+    }
+}
+
+/// Where workers from elsewhere come in.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    pub(crate) listen: Option<SocketAddr>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+}
+
+impl Workers {
+    /// The files of the certificate and of its key.
+    pub(crate) fn tls(&self) -> Option<(&Path, &Path)> {
+        self.tls_cert.as_deref().zip(self.tls_key.as_deref())
+    }
 }
 
 impl Config {
@@ -75,12 +108,15 @@ impl Config {
             }
         }
         config.given = given;
+        config.place_pools(flags);
         // Rules between keys are checked only when each key by itself is good: half a
         // configuration would be blamed for what the other half says.
         if complaints.is_empty()
             && let Err(invalid) = config.agree()
         {
-            let origin = config.given.get(invalid.field.as_str()).map_or(Origin::Default, |given| given.origin.clone());
+            let section = invalid.field.split('.').next().unwrap_or_default();
+            let given = config.given.get(invalid.field.as_str()).or_else(|| config.given.get(section));
+            let origin = given.map_or(Origin::Default, |given| given.origin.clone());
             complaints.push(Complaint { invalid, origin });
         }
         if complaints.is_empty() { Ok(config) } else { Err(Refused { complaints, json }) }
@@ -94,7 +130,8 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
             http: everbeat_server::Config::default(),
             store: Store { url: None, url_file: None, pool_size: 4 },
-            telemetry: Telemetry { log: "info".to_string(), json: false },
+            telemetry: Telemetry::default(),
+            workers: Workers::default(),
             settings,
             given: BTreeMap::new(),
             policy: Map::new(),
@@ -118,13 +155,53 @@ impl Config {
             let jobs = &mut self.settings.jobs;
             jobs.heartbeat_interval = jobs.heartbeat_interval.min(jobs.stale_after / 4);
         }
+        let remote = &mut self.settings.remote_workers;
+        if set("workers.ping_timeout") && !set("workers.ping_interval") {
+            remote.ping_interval = remote.ping_interval.min(remote.ping_timeout / 5);
+        }
+        pools::check_times("workers.", remote)?;
         match self.settings.check() {
             Ok(()) => {}
             Err(everbeat_engine::Error::Invalid(invalid)) => return Err(invalid),
             Err(other) => return Err(Invalid::new("replica", "these settings", other.to_string(), other.hint())),
         }
         self.http.listen = vec![self.listen];
-        self.http.check()
+        self.http.check()?;
+        self.check_workers()
+    }
+
+    fn check_workers(&self) -> Result<(), Invalid> {
+        let Workers { listen, tls_cert, tls_key } = &self.workers;
+        if let Some(address) = listen {
+            self.http.check_address("server.worker_listen", *address)?;
+        }
+        let shown = |path: &Path| format!("{:?}", path.display().to_string());
+        match (tls_cert, tls_key) {
+            (Some(cert), None) => {
+                let problem = "is set, and server.tls_key is not";
+                Err(Invalid::new("server.tls_cert", shown(cert), problem, "set both, or none"))
+            }
+            (None, Some(key)) => {
+                let problem = "is set, and server.tls_cert is not";
+                Err(Invalid::new("server.tls_key", shown(key), problem, "set both, or none"))
+            }
+            (Some(cert), Some(_)) if listen.is_none() => {
+                let problem = "is set, and server.worker_listen is not: nothing else is served with TLS";
+                let hint = "set server.worker_listen; for the HTTP interface, put a proxy with TLS in front of it";
+                Err(Invalid::new("server.tls_cert", shown(cert), problem, hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the workers of a pool run is said from where the file stands.
+    fn place_pools(&mut self, flags: &Flags) {
+        let file = flags.config.as_deref().unwrap_or(Path::new(layers::DEFAULT_FILE));
+        let base = file.parent().unwrap_or(Path::new(""));
+        for cwd in self.settings.pools.iter_mut().filter_map(|pool| pool.cwd.as_mut()) {
+            let placed = base.join(&*cwd);
+            *cwd = std::path::absolute(&placed).unwrap_or(placed);
+        }
     }
 
     fn read_store_url(&mut self) -> Result<(), Invalid> {

@@ -297,3 +297,117 @@ fn the_url_may_stand_in_a_file() {
     let missing = refused("[store]\nurl_file = \"/does/not/exist\"", &[]);
     assert!(missing.contains("/does/not/exist") && missing.contains("cannot be read"), "{missing}");
 }
+
+#[test]
+fn pools_are_read_with_all_that_can_be_said_of_them() {
+    let file = r#"
+        [[pool]]
+        name = "ml"
+        command = ["python3", "-m", "everbeat.worker", "tasks:app"]
+        size = 0
+        slots = 8
+        queues = ["gpu", "default"]
+        ping_timeout = "1s"
+        max_missed = 2
+        startup_grace = "5s"
+        worker_ttl = "4s"
+        dependent = false
+        check_interval = "100ms"
+        grace_period = 0
+        stop_grace = "1m"
+        kill_grace = "1s"
+        max_age = "1d"
+        max_runs = 1000
+        max_memory = "2GiB"
+        containment = "strict"
+        env = { LANG = "C", KEY = "hush" }
+        cwd = "workers"
+        [[pool]]
+        name = "resize"
+        command = ["./resize"]
+        protocol = "lines"
+        cwd = "/srv"
+        [workers]
+        ping_timeout = "5s"
+        worker_ttl = "20s"
+        [telemetry]
+        heartbeat_events = false
+    "#;
+    let mut toml = tempfile::NamedTempFile::new().expect("file");
+    toml.write_all(file.as_bytes()).expect("write");
+    let flags = Flags { config: Some(toml.path().to_path_buf()), ..Flags::default() };
+    let env = [("EVERBEAT_POOL__ML__SIZE", "3"), ("EVERBEAT_POOL__RESIZE__TASKS", "[\"shrink\",\"grow\"]")];
+    let env = env.map(|(name, value)| (name.to_string(), value.to_string()));
+    let config = Config::load(&flags, env).unwrap_or_else(|refused| panic!("{refused}"));
+    let [ml, resize] = config.settings.pools.as_slice() else { panic!("two pools") };
+    assert_eq!((ml.name.as_str(), ml.command.len(), ml.size, ml.slots), ("ml", 4, 3, 8));
+    assert_eq!(ml.queues, ["gpu", "default"]);
+    assert_eq!((ml.ping_interval.as_millis(), ml.ping_timeout, ml.max_missed), (200, seconds(1), 2));
+    assert_eq!((ml.startup_grace, ml.worker_ttl, ml.stop_grace), (seconds(5), seconds(4), seconds(60)));
+    assert_eq!((ml.grace_period, ml.kill_grace), (seconds(0), seconds(1)));
+    assert_eq!((ml.max_age, ml.max_runs, ml.max_memory), (Some(seconds(86_400)), Some(1000), Some(2 << 30)));
+    assert!(ml.heartbeat && !ml.dependent);
+    assert_eq!(ml.env["KEY"], "hush");
+    let base = std::path::absolute(toml.path().parent().expect("a folder")).expect("a path");
+    assert_eq!(ml.cwd, Some(base.join("workers")), "a folder is named from where the file stands");
+    assert_eq!(
+        (resize.tasks.as_slice(), resize.cwd.as_deref()),
+        (&["shrink".into(), "grow".into()][..], Some(Path::new("/srv")))
+    );
+    let remote = &config.settings.remote_workers;
+    assert_eq!((remote.ping_interval, remote.ping_timeout, remote.worker_ttl), (seconds(1), seconds(5), seconds(20)));
+    assert!(!config.telemetry.heartbeat_events && config.telemetry.process_events);
+    assert!(!masked_pools(&config.given["pool"].value).to_string().contains("hush"));
+    let alone = load("[[pool]]\nname = \"wc\"\ncommand = [\"wc\"]\nprotocol = \"lines\"", &[], Flags::default());
+    assert_eq!(alone.expect("good").settings.pools[0].tasks, ["wc"], "the name of the pool is its task");
+}
+
+#[test]
+fn pools_that_cannot_be_are_refused_with_key_value_and_remedy() {
+    let pool = |rest: &str| format!("[[pool]]\nname = \"ml\"\n{rest}");
+    let good = |rest: &str| pool(&format!("command = [\"worker\"]\n{rest}"));
+    for (file, key, value, remedy) in [
+        (pool(""), "pool.0.command", "nothing", "program and its arguments"),
+        (pool("command = []"), "pool.0.command", "[]", "program and its arguments"),
+        (pool("command = [\"\"]"), "pool.0.command", "[\"\"]", "program and its arguments"),
+        (pool("command = \"python3 w.py\""), "pool.0.command", "python3 w.py", "never a shell line"),
+        (pool("command = [\"worker\", 5]"), "pool.0.command", "5", "not text"),
+        (good("siez = 2"), "pool.0.siez", "2", "did you mean size?"),
+        (good("size = 10001"), "pool.0.size", "10001", "0 to 10000"),
+        (good("slots = 0"), "pool.0.slots", "0", "1 to 1000"),
+        (good("max_missed = 0"), "pool.0.max_missed", "0", "1 to 1000"),
+        (good("ping_interval = \"6s\""), "pool.0.ping_interval", "\"6s\"", "at most \"5s\""),
+        (good("worker_ttl = \"3s\""), "pool.0.ping_interval", "\"2s\"", "worker_ttl"),
+        (good("ping_timeout = 0"), "pool.0.ping_timeout", "0", "above zero"),
+        (good("startup_grace = \"soon\""), "pool.0.startup_grace", "soon", "30s"),
+        (good("max_memory = \"1kB\""), "pool.0.max_memory", "1kB", "bytes"),
+        (good("max_runs = 0"), "pool.0.max_runs", "0", "from 1"),
+        (good("queues = []"), "pool.0.queues", "[]", "[\"default\"]"),
+        (good("queues = [\"a b\"]"), "pool.0.queues", "a b", "without spaces"),
+        (good("tasks = [\"x\"]"), "pool.0.tasks", "x", "protocol = \"lines\""),
+        (good("protocol = \"http\""), "pool.0.protocol", "http", "grpc, lines"),
+        (good("protocol = \"lines\"\nping_timeout = \"5s\""), "pool.0.ping_timeout", "5s", "protocol = \"grpc\""),
+        (good("protocol = \"lines\"\nheartbeat = true"), "pool.0.heartbeat", "true", "leave it out"),
+        (good("containment = \"none\""), "pool.0.containment", "none", "auto, strict"),
+        (good("env = { A = 5 }"), "pool.0.env.A", "…", "LANG"),
+        (good("env = { EVERBEAT_POOL = \"x\" }"), "pool.0.env.EVERBEAT_POOL", "…", "EVERBEAT_"),
+        (good("heartbeat = \"yes\""), "pool.0.heartbeat", "yes", "true or false"),
+        (good("cwd = \"\""), "pool.0.cwd", "\"\"", "write it like"),
+        (good(&good("")), "pool.1.name", "\"ml\"", "one [[pool]]"),
+        ("[[pool]]\nname = \"a b\"\ncommand = [\"x\"]".to_string(), "pool.0.name", "a b", "without spaces"),
+        ("[workers]\nping_interval = \"8s\"".to_string(), "workers.ping_interval", "8s", "workers.ping_timeout"),
+        (
+            "[server]\nworker_listen = \"0.0.0.0:7118\"".to_string(),
+            "server.worker_listen",
+            "0.0.0.0:7118",
+            "auth.tokens",
+        ),
+        ("[server]\ntls_cert = \"a.pem\"".to_string(), "server.tls_cert", "a.pem", "set both"),
+        ("[server]\ntls_key = \"a.pem\"".to_string(), "server.tls_key", "a.pem", "set both"),
+        ("[server]\ntls_cert = \"a\"\ntls_key = \"b\"".to_string(), "server.tls_cert", "a", "server.worker_listen"),
+    ] {
+        let said = refused(&file, &[]);
+        assert!(said.contains(key) && said.contains(value) && said.contains(remedy), "{file}: {said}");
+        assert!(said.contains("from: file"), "{file}: {said}");
+    }
+}

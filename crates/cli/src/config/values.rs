@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::keys::{Field, QUEUE_FIELDS, TASK_FIELDS, TOKEN_FIELDS};
 
-type Result<T> = std::result::Result<T, Invalid>;
+pub(super) type Result<T> = std::result::Result<T, Invalid>;
 
 fn refuse<T>(value: &Value, problem: &str, hint: impl Into<String>) -> Result<T> {
     Err(Invalid::new("", value, problem, hint))
@@ -219,7 +219,7 @@ pub(super) fn tasks(value: &Value) -> Result<BTreeMap<String, usize>> {
 const MOST: u64 = 1_000_000;
 
 /// A list of tables, each with a name of its own.
-fn entries<T>(
+pub(super) fn entries<T>(
     value: &Value,
     section: &str,
     known: &[Field],
@@ -235,7 +235,7 @@ fn entries<T>(
         let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
         check_name("name", name).map_err(within)?;
         if all.insert(name.to_string(), read(fields).map_err(within)?).is_some() {
-            let hint = format!("put all its limits into one [[{section}]]");
+            let hint = format!("put all that is said of it into one [[{section}]]");
             return Err(within(Invalid::new("name", format!("{name:?}"), "stands there twice", hint)));
         }
     }

@@ -4,9 +4,9 @@ use everbeat_model::error::nearest;
 
 const PREFIX: &str = "EVERBEAT_";
 
-/// Variables beside the keys of the configuration: what the client reads, what a job or a worker is given, and what
-/// tests and measurements of Everbeat itself use.
-const KNOWN: [&str; 29] = [
+/// Variables beside the keys of the configuration: what the client reads, what a job is given, and what tests and
+/// measurements of Everbeat itself use.
+const KNOWN: [&str; 20] = [
     "EVERBEAT_URL",
     "EVERBEAT_TOKEN",
     "EVERBEAT_CONFIG",
@@ -18,15 +18,6 @@ const KNOWN: [&str; 29] = [
     "EVERBEAT_PROGRESS",
     "EVERBEAT_SOCKET",
     "EVERBEAT_BEAT_TOKEN",
-    "EVERBEAT_POOL",
-    "EVERBEAT_SLOTS",
-    "EVERBEAT_WORKER_ID",
-    "EVERBEAT_WORKER_URL",
-    "EVERBEAT_WORKER_SOCKET",
-    "EVERBEAT_WORKER_SECRET",
-    "EVERBEAT_WORKER_SECRET_FD",
-    "EVERBEAT_WORKER_LIFE_FD",
-    "EVERBEAT_WORKER_DUMP_PATH",
     "EVERBEAT_BENCH_POSTGRES",
     "EVERBEAT_TEST_POSTGRES",
     "EVERBEAT_KILL_AT",

@@ -146,6 +146,7 @@ mod tests {
              attempt.succeeded attempt.failed attempt.lost attempt.timed_out attempt.stalled attempt.cancelled \
              attempt.released attempt.fenced job.stale job.dead execution.started execution.changed \
              execution.node_failed execution.archived execution.unarchived graph.applied queue.paused queue.resumed \
+             pool.scaled pool.paused pool.resumed pool.restarting worker.restarting worker.draining \
              replica.joined replica.draining replica.dead replica.left"
         );
         assert_eq!(spelled.iter().collect::<BTreeSet<_>>().len(), spelled.len());

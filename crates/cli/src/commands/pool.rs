@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(crate) fn act(to: &To, action: PoolAction) -> Result<u8, Failure> {
     let (name, verb, body, said) = match action {
         PoolAction::Scale { name, size } => {
-            (name, "scale", Some(json!({ "size": size }).to_string()), format!("should have {size} workers now"))
+            (name, "scale", Some(json!({ "size": size }).to_string()), format!("has the size {size} now"))
         }
         PoolAction::Drain { name } => (name, "drain", None, "takes no more work".to_string()),
         PoolAction::Resume { name } => (name, "resume", None, "takes work".to_string()),

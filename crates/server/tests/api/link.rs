@@ -298,6 +298,26 @@ async fn the_largest_value_passes_through_a_small_window() {
     assert_eq!(server.finished(&run).await["state"], "succeeded");
 }
 
+/// HTTP/2 servers cut off who sends many small frames that nobody reads yet. A worker that waits for this server is no
+/// attacker.
+#[tokio::test]
+async fn many_small_messages_are_taken_as_fast_as_the_engine_can_and_none_is_lost() {
+    let (server, listening) = start().await;
+    let mut worker = Worker::connect(listening.address, &["train"]).await;
+    let run = server.submit(json!({"task": "train"})).await;
+    let work = worker.work().await;
+    let said = |done| {
+        let beat = proto::Heartbeat { lease: work.lease.clone(), done: Some(done), ..proto::Heartbeat::default() };
+        framed(&proto::FromWorker { message: Some(from_worker::Message::Heartbeat(beat)) })
+    };
+    for done in 1..=20_000 {
+        worker.stream.send(said(done)).await;
+    }
+    worker.succeed(&work.lease, "1").await;
+    let found = server.finished(&run).await;
+    assert_eq!((&found["state"], &found["progress"]["done"]), (&json!("succeeded"), &json!(20_000)), "{found}");
+}
+
 #[tokio::test]
 async fn a_cancelled_attempt_is_told_and_its_end_is_heard() {
     let (server, listening) = start().await;

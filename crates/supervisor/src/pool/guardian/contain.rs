@@ -7,6 +7,7 @@ use crate::pool::protocol::Containment;
 use rustix::process::{WaitId, WaitIdOptions};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 
 #[derive(Debug)]
 pub(super) enum Contain {
@@ -49,9 +50,9 @@ fn works(namespaces: Namespaces) -> bool {
         let inner = entered.and_then(|()| fork::fork(0, || fork::exit(0)));
         fork::exit(i32::from(inner.is_err()))
     });
-    let Ok(pid) = tried else { return false };
+    let Ok((_, child)) = tried else { return false };
     loop {
-        match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED) {
+        match rustix::process::waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED) {
             Err(rustix::io::Errno::INTR) => {}
             ended => return ended.ok().flatten().is_some_and(|status| status.exit_status() == Some(0)),
         }

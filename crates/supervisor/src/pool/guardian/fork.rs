@@ -6,26 +6,31 @@ use rustix::process::Pid;
 use std::convert::Infallible;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::AssertUnwindSafe;
 
 /// Makes a child that does `work` and nothing else. `flags` are those of clone(2) for new namespaces.
 ///
 /// The child never returns from here and never unwinds into its copy of the caller: nothing that the caller owns is
-/// dropped twice.
-pub(super) fn fork(flags: libc::c_int, work: impl FnOnce() -> Infallible) -> io::Result<Pid> {
-    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+/// dropped twice. The descriptor that is answered stands for the child from its beginning, so that its number is needed
+/// for nothing.
+pub(super) fn fork(flags: libc::c_int, work: impl FnOnce() -> Infallible) -> io::Result<(Pid, OwnedFd)> {
+    let flags = libc::c_long::from(flags | libc::CLONE_PIDFD | libc::SIGCHLD);
+    let mut pidfd: RawFd = -1;
     // SAFETY: without a stack of its own the child goes on as after fork(2). A guardian and its keepers have one thread,
     // so that no lock of the allocator or of the standard library is held by somebody who is missing in the child.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) } {
+    // `pidfd` is valid for the write of a descriptor.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, 0_usize, 0_usize) } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let _a_panic_ends_here = std::panic::catch_unwind(AssertUnwindSafe(work));
             exit(EXIT_BROKEN)
         }
         pid => {
+            // SAFETY: the kernel has just opened it, and nobody else knows of it.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            pid.ok_or_else(|| io::Error::other("the kernel made a process without a number"))
+            Ok((pid.ok_or_else(|| io::Error::other("the kernel made a process without a number"))?, pidfd))
         }
     }
 }

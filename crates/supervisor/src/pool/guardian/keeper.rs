@@ -10,7 +10,7 @@ use crate::pool::link::{self, Received};
 use crate::pool::protocol::{FromKeeper, Stage, ToKeeper};
 use crate::signals::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fs;
@@ -79,11 +79,10 @@ impl Keeper {
         rustix::process::setsid()?;
         let signals = Signals::take()?;
         let own_pid = rustix::process::getpid();
-        let main = {
+        let (main, pidfd) = {
             let parent = own_pid;
             fork::fork(0, move || given.become_it(told, parent, None))?
         };
-        let pidfd = rustix::process::pidfd_open(main, PidfdFlags::empty())?;
         link::send(&link, &FromKeeper::Started, &[pidfd.as_fd()])?;
         let killed = BTreeSet::new();
         Ok(Keeper {

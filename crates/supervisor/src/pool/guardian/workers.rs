@@ -11,7 +11,7 @@ use crate::pool::pidfd;
 use crate::pool::protocol::{FromGuardian, FromKeeper, How, Stage, ToKeeper};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -74,7 +74,7 @@ impl Worker {
         let (told, told_end) = pipe().map_err(here)?;
         rustix::io::ioctl_fionbio(&told, true).map_err(|error| here(error.into()))?;
         let given = Given::new(descriptors, life_end, oom_score)?;
-        let (child, hold) = match contain {
+        let ((child, child_fd), hold) = match contain {
             Contain::Cgroup(cgroup) => {
                 let leaf = cgroup.leaf(id).map_err(here)?;
                 let child = leaf.door().and_then(|door| {
@@ -93,11 +93,6 @@ impl Worker {
                 (child, Hold::Keeper(Keeper::new(How::Walk, link)))
             }
         };
-        // The child is not reaped: the number is its own.
-        let child_fd = pidfd_open(child, PidfdFlags::empty()).map_err(|error| {
-            let _it_is_ours = rustix::process::kill_process(child, Signal::KILL);
-            here(error.into())
-        })?;
         Ok(Worker {
             id,
             worker,
@@ -306,7 +301,7 @@ impl Keeper {
 }
 
 /// Forks a keeper, in new namespaces or in none. Answers it and the link to it.
-fn kept(given: Given, told: OwnedFd, namespaces: Option<keeper::Namespaces>) -> io::Result<(Pid, OwnedFd)> {
+fn kept(given: Given, told: OwnedFd, namespaces: Option<keeper::Namespaces>) -> io::Result<((Pid, OwnedFd), OwnedFd)> {
     let (link, link_end) = link::pair()?;
     let flags = namespaces.map_or(0, |namespaces| namespaces.flags);
     let keeping = Keeping { given, link: link_end, told, namespaces };

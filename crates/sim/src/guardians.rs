@@ -42,6 +42,7 @@ pub(crate) struct Warden {
     place: usize,
     machine: usize,
     gone: AtomicBool,
+    killed: AtomicBool,
     changed: Notify,
     /// The server's end of its life-pipe is closed.
     server_gone: AtomicBool,
@@ -93,6 +94,7 @@ impl Guardians for SimGuardians {
             place: self.place,
             machine: self.machine,
             gone: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
             changed: Notify::new(),
             server_gone: AtomicBool::new(false),
         });
@@ -165,6 +167,7 @@ impl Warden {
     /// Killed while its server lives: the kernel ends its workers.
     pub(crate) fn dies(&self) {
         if !self.is_gone() {
+            self.killed.store(true, Ordering::SeqCst);
             self.ends("by a kill");
             self.workers().iter().for_each(|process| process.exit(Cause::GuardianGone));
         }
@@ -370,7 +373,7 @@ impl Shared {
         let shared = self.clone();
         let check = async move {
             shared.sleep(BOUND).await;
-            for warden in wardens {
+            for warden in wardens.iter().filter(|warden| !warden.killed.load(Ordering::SeqCst)) {
                 if let Some(process) = warden.workers().iter().find(|process| !process.is_emptied()) {
                     let name = process.name();
                     shared.truth().violate("G9", format!("{name} lives a second after its server died"));

@@ -431,6 +431,13 @@ impl Process {
         }
     }
 
+    /// Whether how an attempt ends may have been decided already, and it may have been told so.
+    pub(crate) fn may_be_decided(&self, token: Token) -> bool {
+        let now = self.shared.now();
+        let state = self.state();
+        state.asked.contains_key(&token) || recent(&state, now).any(|trouble| trouble.kind == Kind::Cut)
+    }
+
     /// What it says passes by.
     pub(crate) fn says(&self, word: &FromWorker) {
         let now = self.shared.now();
@@ -459,7 +466,8 @@ impl Process {
         let now = self.shared.now();
         let leaves = self.server.is_some_and(|server| self.shared.truth().leaving.contains(&server));
         let mut state = self.state();
-        let slow = state.hello_at.is_none_or(|at| at + ON_ITS_WAY > now) && now >= state.started_at + STARTUP;
+        let hello = state.hello_at.unwrap_or(now);
+        let slow = now >= state.started_at + STARTUP && hello + ON_ITS_WAY >= state.started_at + STARTUP;
         let idle = matches!(state.condition, Condition::Stopped | Condition::Hung);
         let computes = |kind: Kind| matches!(kind, Kind::Did(Condition::Busy | Condition::Starved));
         let own = idle || recent(&state, now).any(|trouble| !computes(trouble.kind));

@@ -190,15 +190,17 @@ impl Wire {
         }
         let ToWorker::HeartbeatAnswer { lease, sequence, answer } = word else { return };
         let beaten = self.process.state().beats.remove(&(lease.token, *sequence));
+        // How it ends may have been decided before the heartbeat came.
+        let counts = !self.process.may_be_decided(lease.token);
         let Some(beaten) = beaten.filter(|_| *answer == HeartbeatAnswer::GoOn) else { return };
         let Beaten { run, attempt, handed_at, epoch, checkpoint, silence, stall } = beaten;
         let same_store = self.shared.network().epoch == epoch;
         let mut truth = self.shared.truth();
         let key = (self.server, run, attempt);
-        if let Some(silence) = silence {
+        if let Some(silence) = silence.filter(|_| counts) {
             truth.not_silent_before.insert(key, handed_at + silence);
         }
-        if let Some(stall) = stall {
+        if let Some(stall) = stall.filter(|_| counts) {
             truth.not_stalled_before.insert(key, handed_at + stall);
         }
         // What a failover in between may have taken back is not promised.

@@ -226,6 +226,7 @@ impl Worker {
             // Before anything is believed: it may have been stopped for long.
             self.look_at_time().await;
             match answer {
+                _ if self.mind().says.is_none() => return,
                 Some(Answer::Word(word)) => self.hear(word, line.wire.server),
                 Some(Answer::Refused(_)) | None => return,
             }

@@ -45,6 +45,11 @@ impl Performer for Pool {
         Terms::apart(&spec.policy)
     }
 
+    /// Until its guardian has ended it, or, elsewhere, until nobody vouches for it any more.
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> Capacity {
         let slots = match self.remote {
             true => self.workers().iter().map(|worker| worker.state().hello.slots).sum(),
@@ -255,8 +260,8 @@ impl Pool {
                 }
                 word = heard.recv(), if listens => word,
                 () = worker.dead() => return self.lost(work, worker, post.env().boot()).await,
-                stop = told_anew(ctx, told) => {
-                    told = Some(stop);
+                stop = told_anew(ctx, worker, told) => {
+                    told = worker.epoch().map(|epoch| (stop, epoch));
                     worker.tell(ToWorker::Cancel { lease, why: why(stop) }).await;
                     continue;
                 }
@@ -335,12 +340,22 @@ impl Pool {
     }
 }
 
-/// What an attempt should hear, if it has not heard so before. A drain gives way to any other wish.
-async fn told_anew(ctx: &Ctx, told: Option<Stop>) -> Stop {
+/// What an attempt should hear, if it has not heard so before: over the link of that epoch, and no other. A drain gives
+/// way to any other wish.
+async fn told_anew(ctx: &Ctx, worker: &Worker, told: Option<(Stop, u64)>) -> Stop {
+    let before = told.map(|(_, epoch)| epoch);
+    let linked = worker.until(|state| state.line.as_ref().is_some_and(|line| Some(line.epoch) != before).then_some(()));
     match told {
-        None => ctx.stopped().await,
-        Some(Stop::Draining) => ctx.work.cancelled().await,
-        Some(_) => std::future::pending().await,
+        None => {
+            let stop = ctx.stopped().await;
+            linked.await;
+            stop
+        }
+        Some((Stop::Draining, _)) => ctx.work.cancelled().await,
+        Some((stop, _)) => {
+            linked.await;
+            stop
+        }
     }
 }
 

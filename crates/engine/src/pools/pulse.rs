@@ -10,6 +10,8 @@ use std::time::Duration;
 pub(super) struct Pulse {
     patience: Patience,
     suspicion: Suspicion,
+    /// Its process can be looked at. Before it was, nothing is known of it: it is not a worker elsewhere.
+    visible: bool,
     /// When anything was last heard of it.
     pub(super) heard: BootInstant,
     transport: Option<BootInstant>,
@@ -45,7 +47,7 @@ struct Outstanding {
 }
 
 impl Pulse {
-    pub(super) fn new(settings: &PoolSettings, now: BootInstant) -> Pulse {
+    pub(super) fn new(settings: &PoolSettings, now: BootInstant, visible: bool) -> Pulse {
         Pulse {
             patience: Patience {
                 ping_interval: settings.ping_interval,
@@ -54,6 +56,7 @@ impl Pulse {
                 worker_ttl: settings.worker_ttl,
             },
             suspicion: Suspicion::new(settings.ping_interval),
+            visible,
             heard: now,
             transport: None,
             next_ping: now,
@@ -145,6 +148,10 @@ impl Pulse {
     /// Its process was looked at.
     pub(super) fn looked(&mut self, look: ProcessLook, now: BootInstant) {
         self.resident_bytes = look.resident_bytes;
+        if self.seen.stopped_now && look.state != ProcessState::Stopped {
+            // It goes on: what it did not do while it was stopped says nothing of it now.
+            self.look_afresh();
+        }
         let first = *self.first_look.get_or_insert(look);
         self.seen.looks += 1;
         self.seen.cpu = look.cpu.saturating_sub(first.cpu);
@@ -183,7 +190,7 @@ impl Pulse {
         let owed = self.outstanding.map_or(0, |ping| now.since(ping.since).as_nanos() / interval.as_nanos());
         let missed = u32::try_from(owed).unwrap_or(u32::MAX);
         let transport = self.transport.is_some_and(|at| now.since(at) < self.patience.ping_timeout);
-        let seen = Some(self.seen).filter(|seen| seen.looks > 0);
+        let seen = self.visible.then_some(self.seen);
         Silence { lasted: now.since(self.heard), missed, transport, seen }
     }
 

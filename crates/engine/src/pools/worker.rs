@@ -158,7 +158,7 @@ impl Worker {
         env: &dyn Env,
         started_at: StoreTime,
     ) -> Arc<Worker> {
-        let started = env.boot();
+        let (started, visible) = (env.boot(), process.is_some());
         Arc::new(Worker {
             id,
             process,
@@ -174,7 +174,7 @@ impl Worker {
                 awaited_since: started,
                 vouched_until: started,
                 attempts: BTreeMap::new(),
-                pulse: Pulse::new(settings, started),
+                pulse: Pulse::new(settings, started, visible),
                 finished: 0,
                 retiring: None,
                 last_lines: VecDeque::new(),

@@ -84,10 +84,18 @@ pub enum Hole {
     ShortageFails,
     /// A judgement that waits for the end of its performer is written before that has ended.
     EndUnawaited,
+    /// What a worker said over a link that another has replaced still counts.
+    ReplacedLink,
+    /// After a stall of its own the watcher of a pool judges at once.
+    StalledWatcher,
+    /// Workers are started before what an earlier server left has ended.
+    SweepUnawaited,
+    /// A worker is signalled by its number, whoever has that by now.
+    SignalByNumber,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 26] = [
+    pub const ALL: [Hole; 30] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -114,5 +122,9 @@ impl Hole {
         Hole::WholeBatchWaits,
         Hole::ShortageFails,
         Hole::EndUnawaited,
+        Hole::ReplacedLink,
+        Hole::StalledWatcher,
+        Hole::SweepUnawaited,
+        Hole::SignalByNumber,
     ];
 }

@@ -61,6 +61,8 @@ pub struct Seen {
     /// Looks that found it stopped; the last one did if `stopped_now`.
     pub stopped: u32,
     pub stopped_now: bool,
+    /// For how long, as far as it was seen.
+    pub stopped_for: Duration,
     /// Looks that found it on a processor, or waiting for one, or blocked in the kernel.
     pub wanting: u32,
     /// CPU time that it took meanwhile.
@@ -108,11 +110,13 @@ impl Silence {
 
     /// What becomes of a worker of this class.
     pub fn sentence(&self, class: Class, patience: &Patience) -> Sentence {
-        let overdue = self.lasted >= patience.worker_ttl.max(patience.ping_timeout);
+        let longest = patience.worker_ttl.max(patience.ping_timeout);
+        let overdue = self.lasted >= longest;
         match class {
             Class::Hung | Class::CutOff => Sentence::End,
-            // It would end itself as soon as it went on.
-            Class::Stopped if overdue => Sentence::End,
+            // It would end itself as soon as it went on. One that computed before, and was silent, has not been stopped
+            // for all of its silence.
+            Class::Stopped if self.seen.is_some_and(|seen| seen.stopped_for >= longest) => Sentence::End,
             Class::Suspect if self.seen.is_none() && self.judged(patience) && overdue => Sentence::End,
             _ => Sentence::Wait,
         }
@@ -213,7 +217,10 @@ mod tests {
     #[test]
     fn what_a_silent_process_does_says_what_it_is() {
         let silent = |lasted, missed, seen| Silence { lasted: S * lasted, missed, transport: true, seen };
-        let stopped = |looks| Some(Seen { looks, stopped: looks, stopped_now: true, ..Seen::default() });
+        let stopped = |looks: u32| {
+            let stopped_for = S * looks;
+            Some(Seen { looks, stopped: looks, stopped_now: true, stopped_for, ..Seen::default() })
+        };
         let cases = [
             (silent(1, 0, seen(1, 0, 0)), Class::Alive, Sentence::Wait),
             (silent(5, 2, seen(5, 0, 0)), Class::Suspect, Sentence::Wait),
@@ -226,6 +233,7 @@ mod tests {
             (silent(11, 5, seen(11, 3, 20)), Class::Starved, Sentence::Wait),
             (silent(11, 5, stopped(11)), Class::Stopped, Sentence::Wait),
             (silent(31, 15, stopped(31)), Class::Stopped, Sentence::End),
+            (silent(600, 300, stopped(1)), Class::Stopped, Sentence::Wait),
             (silent(1, 0, stopped(1)), Class::Stopped, Sentence::Wait),
         ];
         for (silence, class, sentence) in cases {

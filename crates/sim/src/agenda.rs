@@ -32,6 +32,8 @@ pub(crate) enum Action {
     SubmitWork(u64),
     /// Something happens to some worker.
     WorkerFault(WorkerFault, u64),
+    /// A worker of no pool is started, for some queues.
+    StartRemote(Vec<String>),
     Cancel,
     Retry,
     /// Clients apply this version of the graphs.

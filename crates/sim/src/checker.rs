@@ -7,7 +7,7 @@ use crate::report::passed;
 use crate::shared::Shared;
 use crate::truth::Truth;
 use everbeat_model::replica::ReplicaState;
-use everbeat_model::{Outcome, Reason, ReplicaId, RunId, Verdict, VerdictId};
+use everbeat_model::{Outcome, Reason, ReplicaId, RunId, Verdict, VerdictId, WorkerId};
 use everbeat_store::Audits;
 use everbeat_store::memory::State;
 use futures_util::FutureExt;
@@ -45,10 +45,11 @@ impl Checker {
             if sizes != self.sizes {
                 self.sizes = sizes;
                 truth.report.checks += 1;
-                self.verdicts(state, &mut truth, now);
+                self.verdicts(shared, state, &mut truth, now);
                 self.runs(state, &mut truth, now);
             }
             self.graphs.look(state, &mut truth, now);
+            checkpoints(state, &mut truth);
         });
     }
 
@@ -118,7 +119,7 @@ impl Checker {
         }
     }
 
-    fn verdicts(&mut self, state: &State, truth: &mut Truth, now: u64) {
+    fn verdicts(&mut self, shared: &Shared, state: &State, truth: &mut Truth, now: u64) {
         if state.verdicts.len() == self.verdicts.len() {
             return;
         }
@@ -128,6 +129,7 @@ impl Checker {
                 *truth.report.verdicts.entry(kind).or_default() += 1;
                 truth.report.fenced += u64::from(verdict.judgement == everbeat_model::verdict::Judgement::Fenced);
                 self.true_verdict(state, truth, verdict, now);
+                of_worker(shared, truth, verdict);
             }
         }
     }
@@ -186,6 +188,33 @@ impl Checker {
             truth.violate("G2", format!("{name} was accepted, and is gone"));
         }
         check_unique(state, truth);
+    }
+}
+
+/// What is said of a worker must be what was really done to it.
+fn of_worker(shared: &Shared, truth: &mut Truth, verdict: &Verdict) {
+    let Some(reason) = Reason::parse(&verdict.reason) else { return };
+    let evidence = verdict.evidence.value();
+    let worker = evidence["worker_id"].as_str().and_then(|id| id.parse().ok()).map(WorkerId);
+    let process = worker.and_then(|worker| shared.pools().by_worker.get(&worker).cloned());
+    if let Some(process) = process
+        && let Err(detail) = process.fits(reason, evidence["class"].as_str().unwrap_or_default())
+    {
+        truth.violate("G15", detail);
+    }
+}
+
+/// What was acknowledged is not replaced by something earlier.
+fn checkpoints(state: &State, truth: &mut Truth) {
+    let stored = |run: &RunId| {
+        let checkpoint = state.signs.get(run).and_then(|(_, checkpoint)| checkpoint.as_ref());
+        checkpoint.and_then(|checkpoint| checkpoint.read::<u64>().ok()).unwrap_or(0)
+    };
+    let replaced =
+        truth.checkpoints.iter().find(|(run, known)| state.leases.contains_key(run) && stored(run) < **known);
+    if let Some((run, known)) = replaced.map(|(run, known)| (*run, *known)) {
+        let (name, stored) = (truth.name(run), stored(&run));
+        truth.violate("G1", format!("{name} has checkpoint {stored}, yet {known} was acknowledged"));
     }
 }
 

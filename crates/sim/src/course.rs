@@ -3,6 +3,7 @@
 use crate::agenda::Action;
 use crate::machine::Lack;
 use crate::rng::Rng;
+use crate::worker;
 use crate::world::World;
 
 const MS: u64 = 1000;
@@ -102,6 +103,7 @@ impl World {
             Action::SubmitJob(serial) => self.submit_job(serial),
             Action::SubmitWork(serial) => self.submit_work(serial),
             Action::WorkerFault(fault, chance) => self.worker_fault(fault, chance),
+            Action::StartRemote(queues) => worker::start_remote(&self.shared, queues, 0),
             Action::Cancel | Action::Retry => {
                 let runs: Vec<_> = self.shared.truth().accepted.iter().copied().collect();
                 if !runs.is_empty() {

@@ -35,6 +35,10 @@ struct Inner {
     /// is random for each thread, and that must not enter the history.
     ready: Vec<Id>,
     frozen: BTreeSet<Owner>,
+    /// Tasks that are not polled for a while, by owner and name.
+    stalled: BTreeSet<(Owner, &'static str)>,
+    /// Owners that have crashed: nothing of them begins any more.
+    crashed: BTreeSet<Owner>,
     /// Ready tasks of frozen owners.
     parked: Vec<(Owner, Id)>,
     timers: BTreeMap<(u64, u64), Waker>,
@@ -100,6 +104,11 @@ impl Executor {
         let mut inner = self.inner();
         let id = inner.next_id;
         inner.next_id += 1;
+        if inner.crashed.contains(&owner) {
+            drop(inner);
+            drop(task);
+            return id;
+        }
         let waker = Waker::from(Arc::new(TaskWaker { executor: Arc::downgrade(self), id }));
         inner.tasks.insert(id, Slot { owner, name, future: Some(task), waker, queued: true, aborted: false });
         inner.ready.push(id);
@@ -134,6 +143,18 @@ impl Executor {
         inner.ready.sort_unstable();
     }
 
+    /// Keeps one of its tasks from being polled.
+    pub(crate) fn stall(&self, owner: Owner, name: &'static str) {
+        self.inner().stalled.insert((owner, name));
+    }
+
+    pub(crate) fn unstall(&self, owner: Owner, name: &'static str) {
+        let stalled = self.inner().stalled.remove(&(owner, name));
+        if stalled && !self.is_frozen(owner) {
+            self.thaw(owner);
+        }
+    }
+
     pub(crate) fn is_frozen(&self, owner: Owner) -> bool {
         self.inner().frozen.contains(&owner)
     }
@@ -144,6 +165,7 @@ impl Executor {
         let doomed: Vec<Id> = inner.tasks.iter().filter(|(_, slot)| slot.owner == owner).map(|(id, _)| *id).collect();
         let slots: Vec<Slot> = doomed.iter().filter_map(|id| inner.tasks.remove(id)).collect();
         inner.frozen.remove(&owner);
+        inner.crashed.insert(owner);
         drop(inner);
         // Outside the lock: destructors wake and abort others.
         drop(slots);
@@ -198,7 +220,7 @@ impl Executor {
             let place = rng.below(inner.ready.len() as u64) as usize;
             let id = inner.ready.remove(place);
             let Some(slot) = inner.tasks.get_mut(&id) else { continue };
-            if inner.frozen.contains(&slot.owner) {
+            if inner.frozen.contains(&slot.owner) || inner.stalled.contains(&(slot.owner, slot.name)) {
                 inner.parked.push((slot.owner, id));
                 continue;
             }

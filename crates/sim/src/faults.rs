@@ -169,7 +169,7 @@ impl World {
         if self.rng.chance(0.5) { seconds } else { -seconds }
     }
 
-    fn freeze(&mut self, owner: Owner, span: u64) {
+    pub(crate) fn freeze(&mut self, owner: Owner, span: u64) {
         let now = self.shared.now();
         if self.shared.executor.is_frozen(owner) {
             return;
@@ -225,6 +225,7 @@ impl World {
 
     fn drain(&mut self, owner: Owner) {
         self.tell("drain", Some(owner));
+        self.shared.truth().leaving.insert(owner);
         let engine = self.hosts.iter().filter_map(|host| host.boot.as_ref()).find(|(boot, _)| *boot == owner);
         let Some(engine) = engine.map(|(_, engine)| engine.clone()) else { return };
         if self.rng.chance(0.5) {

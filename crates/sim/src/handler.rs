@@ -185,7 +185,8 @@ impl Performing {
         drop(truth);
         shared.trace(|truth| {
             let name = truth.name(run);
-            format!("{} begins {name} attempt {attempt}", truth.label(owner))
+            let by = if process == owner { String::new() } else { format!(" in {}", truth.label(process)) };
+            format!("{} begins {name} attempt {attempt}{by}", truth.label(owner))
         });
         Performing { shared, nonce }
     }

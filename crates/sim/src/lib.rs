@@ -20,6 +20,7 @@ mod graph_checker;
 mod graph_clients;
 mod graph_rest;
 mod graphs;
+mod guardians;
 mod handler;
 mod healing;
 mod job_checker;
@@ -30,15 +31,16 @@ mod moves;
 mod network;
 mod nodes;
 mod plan;
+mod process;
 mod report;
 mod rng;
 mod shared;
 mod shim;
 mod shortage;
 mod truth;
+mod wire;
 mod worker;
 mod worker_faults;
-mod workers;
 mod workload;
 mod world;
 
@@ -66,10 +68,12 @@ pub enum Focus {
     Failover,
     /// Replicas that share one machine and crash, and shims that are slow to start.
     TakeOver,
+    /// Workers, their links and their guardians.
+    Workers,
 }
 
 impl Focus {
-    pub const ALL: [Focus; 3] = [Focus::Absence, Focus::Failover, Focus::TakeOver];
+    pub const ALL: [Focus; 4] = [Focus::Absence, Focus::Failover, Focus::TakeOver, Focus::Workers];
 }
 
 /// So many last lines are shown of a history that went wrong.

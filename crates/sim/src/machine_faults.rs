@@ -26,6 +26,7 @@ impl World {
         let now = self.shared.now();
         for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].machine == machine).collect::<Vec<_>>() {
             let Some((owner, engine)) = self.hosts[host].boot.clone() else { continue };
+            self.shared.truth().leaving.insert(owner);
             self.shared.executor.spawn(owner, "drain", async move { engine.drain().await }.boxed());
             let back = now + self.rng.between(shortest, longest) * MS;
             self.hosts[host].away_until = back;
@@ -54,6 +55,7 @@ impl World {
 
     /// Its folders stay; its shims and their commands do not.
     pub(crate) fn reboot(&mut self, machine: usize) {
+        self.reboot_workers(machine);
         let mut disk = self.machines[machine].disk();
         disk.boot += 1;
         for folder in disk.folders.values_mut() {

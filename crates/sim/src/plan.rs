@@ -81,8 +81,10 @@ pub(crate) struct Plan {
     /// Whether replicas perform detached commands, and how many clients ask for.
     pub(crate) performs_jobs: bool,
     pub(crate) jobs: u64,
-    /// Whether replicas have workers.
+    /// Whether replicas have pools of workers.
     pub(crate) workers: bool,
+    /// A worker is replaced after so many attempts.
+    pub(crate) max_runs: Option<u64>,
     pub(crate) focus: Option<Focus>,
 }
 
@@ -98,6 +100,7 @@ impl Plan {
             Some(Focus::Failover) => {
                 [[Fault::Failover; 4], [Fault::Failover, Fault::Failover, Fault::Crash, Fault::Freeze]]
             }
+            Some(Focus::Workers) => return of_workers(plan),
             Some(Focus::TakeOver) => [[Fault::Crash; 4], [Fault::Crash, Fault::Crash, Fault::Freeze, Fault::ShimDies]],
         };
         Plan {
@@ -191,8 +194,27 @@ impl Plan {
             performs_jobs,
             jobs: rng.between(8, 24),
             workers: Rng::new(seed, 18).chance(0.4),
+            max_runs: Rng::new(seed, 22).chance(0.3).then_some(3),
             focus: None,
         }
+    }
+}
+
+/// Little else goes wrong, so that what workers do is not drowned.
+fn of_workers(plan: Plan) -> Plan {
+    Plan {
+        faults: vec![Fault::Crash, Fault::Crash, Fault::Freeze, Fault::Freeze, Fault::HostClock],
+        hosts: plan.hosts.min(3),
+        machines: plan.machines.min(3),
+        pause: 1_500_000,
+        rates: Rates { slow: plan.rates.slow, ..Rates::default() },
+        performs_jobs: false,
+        graphs: false,
+        jobs: 0,
+        submissions: 2,
+        workers: true,
+        trouble: 8_000_000,
+        ..plan
     }
 }
 

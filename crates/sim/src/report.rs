@@ -59,6 +59,8 @@ pub struct Report {
     pub jobs_given_up: u64,
     /// Hung shims that their owners killed.
     pub jobs_killed: u64,
+    /// What became of workers.
+    pub workers: BTreeMap<&'static str, u64>,
     /// Verdicts by judgement and reason.
     pub verdicts: BTreeMap<String, u64>,
     /// The fingerprint of the whole history.
@@ -68,6 +70,10 @@ pub struct Report {
 impl Report {
     pub fn fault(&mut self, name: &'static str) {
         *self.faults.entry(name).or_default() += 1;
+    }
+
+    pub fn worker(&mut self, what: &'static str) {
+        *self.workers.entry(what).or_default() += 1;
     }
 
     pub fn finished(&self) -> u64 {
@@ -109,6 +115,7 @@ impl Report {
         self.jobs_killed += other.jobs_killed;
         self.history = crate::rng::mix(self.history ^ other.history);
         other.faults.iter().for_each(|(name, times)| *self.faults.entry(name).or_default() += times);
+        other.workers.iter().for_each(|(name, times)| *self.workers.entry(name).or_default() += times);
         other.verdicts.iter().for_each(|(name, times)| *self.verdicts.entry(name.clone()).or_default() += times);
     }
 
@@ -153,12 +160,15 @@ impl Report {
             let name = passed(judgement, reason.as_str());
             least(&name, self.verdicts.get(&name).copied().unwrap_or_default(), share);
         }
+        for (what, share) in WORKERS {
+            least(what, self.workers.get(what).copied().unwrap_or_default(), share);
+        }
         wanting
     }
 }
 
 /// Every fault there is; each must have fired.
-pub const FAULTS: [&str; 34] = [
+pub const FAULTS: [&str; 49] = [
     "crash",
     "freeze",
     "freeze of several",
@@ -189,14 +199,49 @@ pub const FAULTS: [&str; 34] = [
     "call to a shim fails before",
     "call to a shim fails after",
     "death of a worker",
+    "worker out of memory",
     "worker that is stopped",
+    "worker that hangs",
+    "worker that computes",
+    "worker that is starved",
     "worker that is cut off",
+    "worker that is cut off one way",
+    "link that is lost",
+    "link whose loss is seen late",
+    "end said twice",
+    "death of a guardian",
+    "server and guardian killed together",
+    "server that stalls",
+    "watcher that stalls",
+    "worker that cannot be started",
+    "worker slow to start",
+    "signal that fails",
     "no room for some",
     "store that breaks on some",
 ];
 
+/// What must have become of workers, and how often in each world.
+const WORKERS: [(&str, f64); 16] = [
+    ("started", 3.0),
+    ("came back", 0.5),
+    ("result of a worker", 1.0),
+    ("failure of a worker", 0.1),
+    ("stop of a worker", 0.1),
+    ("killed", 0.05),
+    ("out of memory", 0.02),
+    ("taken along by its work", 0.02),
+    ("not pinged", 0.1),
+    ("isolated", 0.01),
+    ("without its server", 0.02),
+    ("without its guardian", 0.02),
+    ("ended by its guardian", 0.1),
+    ("ended by its server", 0.2),
+    ("orphan swept", 0.02),
+    ("computed for longer than its timeout, and went on", 0.02),
+];
+
 /// Verdicts that must have been passed.
-const PASSED: [(Judgement, Reason); 14] = [
+const PASSED: [(Judgement, Reason); 17] = [
     (Judgement::Lost, Reason::ReplicaSilent),
     (Judgement::Lost, Reason::LockReleased),
     (Judgement::Lost, Reason::Isolated),
@@ -209,8 +254,11 @@ const PASSED: [(Judgement, Reason); 14] = [
     (Judgement::Lost, Reason::Rebooted),
     (Judgement::Lost, Reason::HostAway),
     (Judgement::Lost, Reason::WorkerDied),
-    (Judgement::Lost, Reason::WorkerSilent),
     (Judgement::Lost, Reason::WorkerUnresponsive),
+    (Judgement::Lost, Reason::WorkerHung),
+    (Judgement::Lost, Reason::WorkerStopped),
+    (Judgement::Lost, Reason::WorkerOutOfMemory),
+    (Judgement::Lost, Reason::WorkerCutOff),
 ];
 
 /// A shim that came back too late.
@@ -274,6 +322,7 @@ impl fmt::Display for Report {
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
+        writeln!(f, "workers: {}", list(self.workers.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
         write!(f, "verdicts: {}", list(self.verdicts.iter().map(|(name, times)| format!("{name} {times}")).collect()))
     }
 }

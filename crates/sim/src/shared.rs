@@ -1,12 +1,11 @@
 //! What all parts of one simulated world share.
 
-use crate::executor::{Executor, Owner, Sleep};
+use crate::executor::{Executor, Sleep};
 use crate::network::Network;
+use crate::process::Processes;
 use crate::truth::Truth;
-use crate::worker::Worker;
 use everbeat_model::{Planted, StoreTime};
 use everbeat_store::Memory;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,8 +17,7 @@ pub(crate) struct Shared {
     pub(crate) clocks: Arc<Clocks>,
     network: Mutex<Network>,
     truth: Mutex<Truth>,
-    /// The worker of each boot of a replica.
-    workers: Mutex<BTreeMap<Owner, Arc<Worker>>>,
+    pools: Mutex<Processes>,
 }
 
 impl Shared {
@@ -39,12 +37,13 @@ impl Shared {
             clocks,
             network: Mutex::new(network),
             truth: Mutex::new(truth),
-            workers: Mutex::default(),
+            pools: Mutex::new(Processes::new(seed)),
         })
     }
 
-    pub(crate) fn workers(&self) -> MutexGuard<'_, BTreeMap<Owner, Arc<Worker>>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Worker processes and their guardians. Not to be held while the truth is asked, or told.
+    pub(crate) fn pools(&self) -> MutexGuard<'_, Processes> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn now(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! performed what, and what was promised to whom. The checker compares the store with it.
 
 use crate::executor::Owner;
+use crate::process::FIRST_WORKER;
 use crate::report::Report;
 use everbeat_engine::JobAttempt;
 use everbeat_model::job::Exit;
@@ -21,8 +22,10 @@ pub(crate) struct Truth {
     pub(crate) performing: BTreeMap<u64, Performance>,
     pub(crate) performing_changed: bool,
     pub(crate) last_nonce: u64,
-    /// How many workers were started.
-    pub(crate) workers: Owner,
+    /// Worker processes that are stopped: they do nothing.
+    pub(crate) stopped: BTreeSet<Owner>,
+    /// Replicas that were asked to leave.
+    pub(crate) leaving: BTreeSet<Owner>,
     /// Whoever performed or performs under a nonce.
     pub(crate) performers: BTreeMap<u64, (Owner, RunId, u32)>,
     /// Leases that the store granted, by who asked, run and attempt.
@@ -182,7 +185,8 @@ impl Truth {
     }
 
     pub(crate) fn label(&self, owner: Owner) -> String {
-        self.boots.get(&owner).map_or_else(|| "world".to_string(), |boot| boot.label.clone())
+        let other = || if owner < FIRST_WORKER { "world".to_string() } else { format!("worker {owner}") };
+        self.boots.get(&owner).map_or_else(other, |boot| boot.label.clone())
     }
 
     pub(crate) fn label_of(&self, life: ReplicaId) -> String {

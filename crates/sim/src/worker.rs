@@ -1,323 +1,582 @@
-//! A worker process: it performs attempts apart from its replica, which it hears and answers over a pipe. It can be
-//! killed, stopped or cut off by itself.
+//! The inside of a worker process: what an SDK does. It connects, answers pings, performs what it is given, keeps what it
+//! came to until that is answered, and ends by itself when nobody pings it or vouches for its work.
 
-use crate::executor::{Owner, WORLD};
+use crate::executor::Owner;
 use crate::handler::{Performing, Product, Script, check_resumed};
+use crate::process::{Beaten, Cause, FIRST_REMOTE, Process};
 use crate::shared::Shared;
-use everbeat_model::{ReplicaId, RunId, Token};
+use crate::wire::{Answer, Line, Wire};
+use crate::workload::{REMOTE_TASK, WORKER_TASK};
+use everbeat_engine::pools::{
+    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker, Why,
+};
+use everbeat_model::{Json, Token, WorkerId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
 const MS: u64 = 1000;
-/// How often a worker says that it lives.
-pub(crate) const PULSE: u64 = 100 * MS;
 /// How many attempts a worker performs at once.
-pub(crate) const SLOTS: usize = 3;
-/// How much may wait in a pipe.
-const PIPE: usize = 1000;
+pub(crate) const SLOTS: usize = 2;
+/// So long a worker waits for its welcome.
+const DIAL: u64 = 250 * MS;
+/// Between two attempts to connect.
+const LONGEST_PAUSE: u64 = 60 * MS;
 
-/// What a replica says to its worker.
-pub(crate) enum Order {
-    Perform(Box<Performed>),
-    /// The attempt should stop.
-    Stop(Token),
-    /// The attempt ends now.
-    Kill(Token),
-    /// The checkpoint of the attempt is stored.
-    Stored(Token),
-    /// Until then nobody else takes over what this life of the replica has ordered.
-    Vouched(ReplicaId, u64),
-}
-
-/// An attempt that a worker is to perform.
-#[derive(Clone)]
-pub(crate) struct Performed {
-    pub(crate) token: Token,
-    pub(crate) life: ReplicaId,
-    pub(crate) run: RunId,
-    pub(crate) attempt: u32,
-    pub(crate) script: Script,
-    /// The checkpoint from which it goes on.
-    pub(crate) resumed: u64,
-}
-
-/// What a worker says to its replica.
-pub(crate) enum Word {
-    Alive,
-    Of(Token, Said),
-}
-
-/// What a worker says of an attempt.
-pub(crate) enum Said {
-    Beat(u64),
-    Reached(u64),
-    Done(Product),
-    Failed,
-    /// It was told to stop, or nobody vouches for it any more.
-    Stopped,
-}
-
-/// One worker process, as its replica and the world see it.
 pub(crate) struct Worker {
-    /// Its own tasks.
-    pub(crate) owner: Owner,
-    /// The boot of the replica that started it.
-    pub(crate) replica: Owner,
     shared: Arc<Shared>,
-    orders: mpsc::Sender<Order>,
-    /// Nothing passes through its pipes before.
-    cut_until: AtomicU64,
-    /// When it was last in trouble of its own: stopped, or cut off.
-    pub(crate) troubled_at: AtomicU64,
-    dead: AtomicBool,
-    died: Notify,
-}
-
-impl Worker {
-    /// Starts a worker, and answers where it is heard.
-    pub(crate) fn start(shared: &Arc<Shared>, replica: Owner) -> (Arc<Worker>, mpsc::Receiver<Word>) {
-        let owner = {
-            let mut truth = shared.truth();
-            truth.workers += 1;
-            FIRST_WORKER + truth.workers
-        };
-        let (orders, ordered) = mpsc::channel(PIPE);
-        let (heard, hears) = mpsc::channel(PIPE);
-        let (said, says) = mpsc::channel(PIPE);
-        let (told, listens) = mpsc::channel(PIPE);
-        let worker = Arc::new(Worker {
-            owner,
-            replica,
-            shared: shared.clone(),
-            orders,
-            cut_until: AtomicU64::new(0),
-            troubled_at: AtomicU64::new(0),
-            dead: AtomicBool::new(false),
-            died: Notify::new(),
-        });
-        let pipes = [worker.clone().pipe(ordered, heard).boxed(), worker.clone().pipe(says, told).boxed()];
-        for pipe in pipes {
-            shared.executor.spawn(WORLD, "pipe", pipe);
-        }
-        let process = Arc::new(Process {
-            shared: shared.clone(),
-            worker: Arc::downgrade(&worker),
-            owner,
-            replica,
-            said,
-            state: Mutex::default(),
-            changed: Notify::new(),
-        });
-        shared.executor.spawn(owner, "pulse", process.clone().pulse().boxed());
-        shared.executor.spawn(owner, "worker", process.listen(hears).boxed());
-        shared.trace(|truth| format!("{} starts worker {owner}", truth.label(replica)));
-        (worker, listens)
-    }
-
-    /// Carries messages in order, each after its time, and none while it is cut.
-    async fn pipe<T: Send>(self: Arc<Worker>, mut from: mpsc::Receiver<T>, to: mpsc::Sender<T>) {
-        while let Some(message) = from.recv().await {
-            let latency = self.shared.network().rng.between(10, 2 * MS);
-            self.shared.sleep(latency).await;
-            while self.shared.now() < self.cut_until.load(Ordering::SeqCst) {
-                self.shared.executor.sleep_until(self.cut_until.load(Ordering::SeqCst)).await;
-            }
-            if self.is_dead() || to.send(message).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    pub(crate) async fn order(&self, order: Order) {
-        let _it_is_dead = self.orders.send(order).await;
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::SeqCst)
-    }
-
-    /// Nothing of it is left after that.
-    pub(crate) fn kill(&self) {
-        if !self.dead.swap(true, Ordering::SeqCst) {
-            self.shared.trace(|_| format!("worker {} dies", self.owner));
-            self.shared.executor.crash(self.owner);
-            self.died.notify_waiters();
-        }
-    }
-
-    pub(crate) async fn died(&self) {
-        loop {
-            let died = self.died.notified();
-            tokio::pin!(died);
-            died.as_mut().enable();
-            if self.is_dead() {
-                return;
-            }
-            died.await;
-        }
-    }
-
-    /// Nothing passes for so long.
-    pub(crate) fn cut(&self, until: u64) {
-        self.cut_until.store(until, Ordering::SeqCst);
-        self.troubled_at.fetch_max(until, Ordering::SeqCst);
-    }
-}
-
-/// Owners from here on are workers.
-pub(crate) const FIRST_WORKER: Owner = 1_000_000;
-
-/// The inside of a worker process.
-struct Process {
-    shared: Arc<Shared>,
-    worker: Weak<Worker>,
-    owner: Owner,
-    replica: Owner,
-    said: mpsc::Sender<Word>,
-    state: Mutex<State>,
+    process: Arc<Process>,
+    pool: Option<String>,
+    secret: String,
+    tasks: Vec<String>,
+    queues: Vec<String>,
+    mind: Mutex<Mind>,
     changed: Notify,
 }
 
+/// What it knows.
 #[derive(Default)]
-struct State {
-    attempts: BTreeMap<Token, Told>,
-    vouched: BTreeMap<ReplicaId, u64>,
+struct Mind {
+    known: Option<Known>,
+    epoch: u64,
+    ttl: Option<u64>,
+    /// When its last pong, or its hello, was sent: whatever vouches for its work was said after that.
+    sent_at: u64,
+    /// What it was when the last ping came.
+    vouched_from: u64,
+    says: Option<mpsc::UnboundedSender<FromWorker>>,
+    attempts: BTreeMap<Token, Attempt>,
+    /// How attempts ended, until that is answered.
+    ended: BTreeMap<Token, FromWorker>,
+    /// Heartbeats whose answers are awaited.
+    beats: BTreeMap<(Token, u64), FromWorker>,
+    sequence: u64,
+    drains: bool,
 }
 
-/// What an attempt was told.
-#[derive(Clone, Copy, Default)]
-struct Told {
+/// Who it is to its server.
+#[derive(Clone, Copy)]
+struct Known {
+    worker: WorkerId,
+    key: Token,
+    server: Owner,
+}
+
+struct Attempt {
+    lease: LeaseShown,
+    /// It should stop.
     stop: bool,
-    kill: bool,
-    /// How many of its checkpoints are stored.
-    stored: u64,
+    /// Its server does not await it any more: nothing need be said.
+    fenced: bool,
+    strict: bool,
+    answers: BTreeMap<u64, HeartbeatAnswer>,
 }
 
-impl Process {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Worker {
+    /// Begins to live in a process, after the time that its program takes to start.
+    pub(crate) fn start(
+        process: &Arc<Process>,
+        (pool, secret): (Option<String>, String),
+        (tasks, queues): (Vec<String>, Vec<String>),
+        startup: u64,
+    ) {
+        let shared = process.shared.clone();
+        let worker = Arc::new(Worker {
+            shared: shared.clone(),
+            process: process.clone(),
+            pool,
+            secret,
+            tasks,
+            queues,
+            mind: Mutex::default(),
+            changed: Notify::new(),
+        });
+        shared.executor.spawn(process.owner, "worker", worker.clone().live(startup).boxed());
+        shared.executor.spawn(process.owner, "worker time", worker.clone().keep_time().boxed());
+        shared.executor.spawn(process.owner, "worker signals", worker.heed_signals().boxed());
     }
 
-    async fn pulse(self: Arc<Process>) {
+    fn mind(&self) -> MutexGuard<'_, Mind> {
+        self.mind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn die(&self, cause: Cause) {
+        self.process.exit(cause);
+        std::future::pending::<()>().await;
+    }
+
+    async fn live(self: Arc<Worker>, startup: u64) {
+        self.shared.sleep(startup).await;
         loop {
-            let _nobody_hears = self.said.send(Word::Alive).await;
-            self.shared.sleep(PULSE).await;
-        }
-    }
-
-    async fn listen(self: Arc<Process>, mut hears: mpsc::Receiver<Order>) {
-        while let Some(order) = hears.recv().await {
-            match order {
-                Order::Perform(performed) => {
-                    self.state().attempts.insert(performed.token, Told::default());
-                    let attempt = self.clone().perform(*performed);
-                    self.shared.executor.spawn(self.owner, "attempt", attempt.boxed());
+            self.look_at_time().await;
+            let Some((server, engine)) = self.server() else {
+                if self.pool.is_some() {
+                    return self.die(Cause::ServerGone).await;
                 }
-                Order::Stop(token) => self.tell(token, |told| told.stop = true),
-                Order::Kill(token) if !self.state().attempts.contains_key(&token) => {
-                    let _nobody_hears = self.said.send(Word::Of(token, Said::Stopped)).await;
-                }
-                Order::Kill(token) => self.tell(token, |told| told.kill = true),
-                Order::Stored(token) => self.tell(token, |told| told.stored += 1),
-                Order::Vouched(life, until) => {
-                    self.state().vouched.insert(life, until);
-                }
+                self.pause().await;
+                continue;
+            };
+            let known = self.mind().known;
+            if known.is_some_and(|known| known.server != server) {
+                self.forget().await;
             }
-            self.changed.notify_waiters();
+            let now = self.shared.now();
+            self.process.state().hello_at.get_or_insert(now);
+            let hello = self.hello(server);
+            self.mind().sent_at = now;
+            let mut line = Wire::dial(&self.process, server, engine, hello);
+            match self.welcomed(&mut line, server).await {
+                Ok(true) => self.serve(line).await,
+                Ok(false) => {}
+                Err(()) if self.pool.is_some() => return self.die(Cause::Refused).await,
+                Err(()) => self.forget().await,
+            }
+            self.mind().says = None;
+            self.pause().await;
         }
     }
 
-    fn tell(&self, token: Token, tell: impl FnOnce(&mut Told)) {
-        if let Some(told) = self.state().attempts.get_mut(&token) {
-            tell(told);
-        }
+    async fn pause(&self) {
+        let pause = self.shared.pools().rng.between(MS, LONGEST_PAUSE);
+        self.shared.sleep(pause).await;
     }
 
-    async fn perform(self: Arc<Process>, performed: Performed) {
-        let token = performed.token;
-        let (shared, life, stops) = (&self.shared, performed.life, performed.script.stops);
-        let said = if stops && shared.now() >= self.vouched(life) {
-            // It came so late that another may have it by now.
-            Said::Stopped
-        } else {
-            let (run, attempt) = (performed.run, performed.attempt);
-            let begun = Performing::begin_in(shared, self.owner, self.replica, (run, attempt), stops);
-            check_resumed(shared, run, attempt, performed.resumed);
-            tokio::select! {
-                biased;
-                () = self.until(token, |told| told.kill.then_some(())) => Said::Stopped,
-                () = self.until_unvouched(life), if stops => Said::Stopped,
-                said = self.follow(&performed, begun.nonce) => said,
+    /// Whom it dials: the server that started it; elsewhere the one that knows it, or any.
+    fn server(&self) -> Option<(Owner, everbeat_engine::Engine)> {
+        let known = self.mind().known.map(|known| known.server);
+        let mut pools = self.shared.pools();
+        let at = match self.process.server.or(known) {
+            Some(server) if self.pool.is_some() || pools.servers.contains_key(&server) => server,
+            _ if pools.servers.is_empty() => return None,
+            _ => {
+                let up = pools.servers.len() as u64;
+                let place = pools.rng.below(up) as usize;
+                *pools.servers.keys().nth(place)?
             }
         };
-        self.state().attempts.remove(&token);
-        let _nobody_hears = self.said.send(Word::Of(token, said)).await;
+        pools.servers.get(&at).map(|engine| (at, engine.clone()))
     }
 
-    /// What the script says.
-    async fn follow(&self, performed: &Performed, nonce: u64) -> Said {
-        let Performed { token, run, attempt, ref script, resumed, .. } = *performed;
-        for (place, millis) in script.steps_ms.iter().enumerate().skip(resumed as usize) {
-            let slept = self.shared.sleep(millis * MS);
-            let stopped = self.until(token, |told| told.stop.then_some(()));
-            tokio::select! {
-                biased;
-                () = stopped, if !script.stubborn => return Said::Stopped,
-                () = slept => {}
-            }
-            if script.beats || script.progresses {
-                let _nobody_hears = self.said.send(Word::Of(token, Said::Beat(place as u64))).await;
-            }
-            if script.checkpoints {
-                let reached = place as u64 + 1;
-                let _nobody_hears = self.said.send(Word::Of(token, Said::Reached(reached))).await;
-                let wanted = reached - resumed;
-                let stored = self.until(token, |told| (told.stop || told.stored >= wanted).then_some(told.stop));
-                if stored.await {
-                    return Said::Stopped;
+    fn hello(&self, server: Owner) -> Hello {
+        let mind = self.mind();
+        let returning = mind.known.filter(|known| known.server == server).map(|Known { worker, key, .. }| {
+            let performs = mind.attempts.values().filter(|attempt| !attempt.fenced).map(|attempt| attempt.lease);
+            let ended = mind.ended.values().filter_map(|word| match word {
+                FromWorker::Ended { lease, .. } => Some(*lease),
+                _ => None,
+            });
+            Returning { worker, key, leases: performs.chain(ended).collect() }
+        });
+        Hello {
+            pool: self.pool.clone(),
+            secret: self.secret.clone(),
+            tasks: self.tasks.clone(),
+            queues: self.queues.clone(),
+            slots: SLOTS,
+            returning,
+            ..Hello::default()
+        }
+    }
+
+    /// Whether it is let in. An error means that it need not try again.
+    async fn welcomed(&self, line: &mut Line, server: Owner) -> Result<bool, ()> {
+        let patience = self.shared.sleep(DIAL);
+        let answer = tokio::select! {
+            biased;
+            () = line.wire.lost() => None,
+            answer = line.hears.recv() => answer,
+            () = patience => None,
+        };
+        match answer {
+            Some(Answer::Word(ToWorker::Welcome { worker, epoch, worker_ttl, key, .. })) => {
+                self.look_at_time().await;
+                let now = self.shared.now();
+                let mut mind = self.mind();
+                let same = mind.known.is_none_or(|known| known.worker == worker);
+                mind.known = Some(Known { worker, key, server });
+                (mind.epoch, mind.ttl) = (epoch, worker_ttl.map(|ttl| ttl.as_micros() as u64));
+                mind.says = Some(line.says.clone());
+                if same {
+                    // What was not answered is said again.
+                    let again = mind.beats.values().chain(mind.ended.values());
+                    again.for_each(|word| _ = line.says.send(word.clone()));
                 }
+                if mind.drains {
+                    let _it_is_gone = line.says.send(FromWorker::Draining);
+                }
+                drop(mind);
+                self.process.state().pinged_at = now;
+                Ok(true)
             }
+            Some(Answer::Refused(Refused::Later(_)) | Answer::Word(_)) | None => Ok(false),
+            Some(Answer::Refused(_)) => Err(()),
         }
-        if attempt <= script.panics_until {
-            // It takes the whole process with it.
-            if let Some(worker) = self.worker.upgrade() {
-                worker.kill();
-            }
-            return Said::Failed;
-        }
-        if attempt <= script.fails_until {
-            return Said::Failed;
-        }
-        Said::Done(Product { run, attempt, owner: self.replica, nonce })
     }
 
-    fn vouched(&self, life: ReplicaId) -> u64 {
-        self.state().vouched.get(&life).copied().unwrap_or(0)
-    }
-
-    async fn until_unvouched(&self, life: ReplicaId) {
+    async fn serve(self: &Arc<Worker>, mut line: Line) {
         loop {
-            let until = self.vouched(life);
-            if self.shared.now() >= until {
-                return;
+            let answer = tokio::select! {
+                biased;
+                () = line.wire.lost() => return,
+                () = self.left() => return,
+                answer = line.hears.recv() => answer,
+            };
+            // Before anything is believed: it may have been stopped for long.
+            self.look_at_time().await;
+            match answer {
+                _ if self.mind().says.is_none() => return,
+                Some(Answer::Word(word)) => self.hear(word, line.wire.server),
+                Some(Answer::Refused(_)) | None => return,
             }
-            self.shared.executor.sleep_until(until).await;
         }
     }
 
-    async fn until<T>(&self, token: Token, look: impl Fn(&Told) -> Option<T>) -> T {
+    /// Resolves when it has let go of its link.
+    async fn left(&self) {
+        self.settles(|mind| mind.says.is_none()).await;
+    }
+
+    async fn settles(&self, found: impl Fn(&Mind) -> bool) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let told = self.state().attempts.get(&token).copied().unwrap_or_default();
-            if let Some(found) = look(&told) {
+            if found(&self.mind()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn say(&self, word: FromWorker) {
+        self.process.says(&word);
+        if let Some(says) = &self.mind().says {
+            let _it_is_lost = says.send(word);
+        }
+    }
+
+    fn hear(self: &Arc<Worker>, word: ToWorker, server: Owner) {
+        let now = self.shared.now();
+        match word {
+            ToWorker::Ping { sequence, epoch, vouched } => {
+                let base = {
+                    let mut mind = self.mind();
+                    if mind.epoch != epoch {
+                        return;
+                    }
+                    mind.vouched_from = std::mem::replace(&mut mind.sent_at, now);
+                    mind.vouched_from
+                };
+                {
+                    let mut state = self.process.state();
+                    state.pinged_at = now;
+                    state.vouched_until = base + vouched.as_micros() as u64;
+                }
+                self.process.arm();
+                self.changed.notify_waiters();
+                let running = self.mind().attempts.len() as u32;
+                self.say(FromWorker::Pong(Pong { sequence, running, ..Pong::default() }));
+            }
+            ToWorker::Work(assignment) => self.begin(*assignment, server),
+            ToWorker::HeartbeatAnswer { lease, sequence, answer } => {
+                let mut mind = self.mind();
+                mind.beats.remove(&(lease.token, sequence));
+                if answer == HeartbeatAnswer::Fenced {
+                    mind.ended.remove(&lease.token);
+                }
+                if let Some(attempt) = mind.attempts.get_mut(&lease.token) {
+                    if answer == HeartbeatAnswer::Fenced {
+                        (attempt.stop, attempt.fenced) = (true, true);
+                    }
+                    attempt.answers.insert(sequence, answer);
+                }
+            }
+            ToWorker::EndedAnswer { lease } => {
+                self.mind().ended.remove(&lease.token);
+            }
+            ToWorker::Cancel { lease, why } => {
+                let mut mind = self.mind();
+                if let Some(attempt) = mind.attempts.get_mut(&lease.token) {
+                    attempt.stop |= why != Why::Draining;
+                }
+            }
+            ToWorker::Drain { grace } => {
+                self.drain();
+                let worker = self.clone();
+                let over = async move {
+                    worker.shared.sleep(grace.as_micros() as u64).await;
+                    worker.mind().attempts.values_mut().for_each(|attempt| attempt.stop = true);
+                    worker.changed.notify_waiters();
+                };
+                self.shared.executor.spawn(self.process.owner, "drain", over.boxed());
+            }
+            ToWorker::Welcome { .. } | ToWorker::Dump { .. } => {}
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// It takes nothing new, and goes when it is done.
+    fn drain(&self) {
+        let first = !std::mem::replace(&mut self.mind().drains, true);
+        if first {
+            self.say(FromWorker::Draining);
+            self.changed.notify_waiters();
+        }
+    }
+
+    async fn heed_signals(self: Arc<Worker>) {
+        let signalled = async {
+            self.process.until(|state| state.terminated.then_some(())).await;
+            self.drain();
+            std::future::pending::<()>().await
+        };
+        let drained = async {
+            loop {
+                self.settles(|mind| mind.drains && mind.attempts.is_empty() && mind.ended.is_empty()).await;
+                if self.pool.is_some() {
+                    return self.die(Cause::Drained).await;
+                }
+                // Whoever started it elsewhere starts it again.
+                self.mind().drains = false;
+                self.forget().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = drained => {}
+            () = signalled => {}
+        }
+    }
+
+    /// Looks after its own time, whatever its link does.
+    async fn keep_time(self: Arc<Worker>) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            self.look_at_time().await;
+            let due = {
+                let mind = self.mind();
+                let state = self.process.state();
+                let ttl = mind.ttl.map(|ttl| state.pinged_at + ttl);
+                let isolated = (state.strict > 0).then(|| stops_at(&mind, state.vouched_until));
+                // What has been asked to stop is past that.
+                let isolated = isolated.filter(|at| *at > self.shared.now());
+                [ttl, isolated].into_iter().flatten().min()
+            };
+            let due = due.unwrap_or(self.shared.now() + 1000 * MS);
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = self.shared.executor.sleep_until(due) => {}
+            }
+        }
+    }
+
+    /// What time has run out.
+    async fn look_at_time(&self) {
+        let now = self.shared.now();
+        let (alone, stopped) = {
+            let mut mind = self.mind();
+            let state = self.process.state();
+            let alone = mind.ttl.is_some_and(|ttl| now >= state.pinged_at + ttl);
+            let isolated = now >= stops_at(&mind, state.vouched_until);
+            drop(state);
+            let strict = mind.attempts.values_mut().filter(|attempt| isolated && attempt.strict && !attempt.stop);
+            (alone, strict.map(|attempt| attempt.stop = true).count() > 0)
+        };
+        if stopped {
+            self.changed.notify_waiters();
+        }
+        if alone && self.pool.is_some() {
+            self.die(Cause::NoPing).await;
+        } else if alone {
+            self.forget().await;
+        }
+    }
+
+    /// A worker elsewhere that is lost cancels its work, and comes as another.
+    async fn forget(&self) {
+        {
+            let mut mind = self.mind();
+            (mind.known, mind.ttl, mind.says) = (None, None, None);
+            mind.ended.clear();
+            mind.beats.clear();
+            mind.attempts.values_mut().for_each(|attempt| (attempt.stop, attempt.fenced) = (true, true));
+        }
+        self.process.cut(self.shared.now());
+        self.shared.truth().report.worker("forgot its server");
+        self.changed.notify_waiters();
+        // It takes no other work before.
+        self.settles(|mind| mind.attempts.is_empty()).await;
+    }
+
+    fn begin(self: &Arc<Worker>, assignment: Assignment, server: Owner) {
+        let Assignment { lease, input, checkpoint, stop_when_isolated: strict, .. } = assignment;
+        let script: Script = match input.read() {
+            Ok(script) => script,
+            Err(error) => {
+                let how = Ended::Failure { message: error.to_string(), permanent: true, detail: String::new() };
+                return self.over(lease, how);
+            }
+        };
+        let resumed = checkpoint.and_then(|checkpoint| checkpoint.read().ok()).unwrap_or(0);
+        let attempt = Attempt { lease, stop: false, fenced: false, strict, answers: BTreeMap::new() };
+        self.mind().attempts.insert(lease.token, attempt);
+        let perform = self.clone().perform(lease, script, resumed, server, strict);
+        self.shared.executor.spawn(self.process.owner, "attempt", perform.boxed());
+    }
+
+    async fn perform(self: Arc<Worker>, lease: LeaseShown, script: Script, resumed: u64, server: Owner, strict: bool) {
+        self.look_at_time().await;
+        let late = strict && self.shared.now() >= self.process.state().vouched_until;
+        let how = if late {
+            // It came so late that another may have it by now.
+            Ended::Stopped
+        } else {
+            let begun =
+                Performing::begin_in(&self.shared, self.process.owner, server, (lease.run_id, lease.attempt), strict);
+            let _strict = strict.then(|| Strict::begin(&self.process));
+            self.changed.notify_waiters();
+            check_resumed(&self.shared, lease.run_id, lease.attempt, resumed);
+            let product = Product { run: lease.run_id, attempt: lease.attempt, owner: server, nonce: begun.nonce };
+            self.follow(lease, &script, resumed, product).await
+        };
+        let fenced = self.mind().attempts.remove(&lease.token).is_none_or(|attempt| attempt.fenced);
+        self.mind().beats.retain(|(token, _), _| *token != lease.token);
+        if !fenced {
+            self.over(lease, how);
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn over(&self, lease: LeaseShown, how: Ended) {
+        let word = FromWorker::Ended { lease, how };
+        self.mind().ended.insert(lease.token, word.clone());
+        self.say(word);
+    }
+
+    /// What the script says.
+    async fn follow(&self, lease: LeaseShown, script: &Script, resumed: u64, product: Product) -> Ended {
+        let token = lease.token;
+        for (place, millis) in script.steps_ms.iter().enumerate().skip(resumed as usize) {
+            let slept = self.shared.sleep(millis * MS);
+            let stopped = self.until(token, |attempt| attempt.stop.then_some(()));
+            // Nobody but its own process ends what does not listen, unless nothing of it counts any more.
+            let deaf = script.stubborn && self.pool.is_some();
+            tokio::select! {
+                biased;
+                () = stopped, if !deaf => return Ended::Stopped,
+                () = slept => {}
+            }
+            if script.beats || script.progresses || script.checkpoints {
+                let reached = place as u64 + 1;
+                let sequence = self.beat(lease, script, place as u64, script.checkpoints.then_some(reached));
+                if !script.checkpoints {
+                    continue;
+                }
+                let answered = self.until(token, |attempt| {
+                    let answer = attempt.answers.remove(&sequence);
+                    answer.map(Some).or_else(|| attempt.stop.then_some(None))
+                });
+                match answered.await {
+                    Some(HeartbeatAnswer::GoOn | HeartbeatAnswer::Draining) => {}
+                    Some(HeartbeatAnswer::Refused(message)) => {
+                        return Ended::Failure { message, permanent: true, detail: String::new() };
+                    }
+                    Some(HeartbeatAnswer::Cancelled | HeartbeatAnswer::Fenced) | None => return Ended::Stopped,
+                }
+            }
+        }
+        if lease.attempt <= script.panics_until {
+            // It takes the whole process with it.
+            self.die(Cause::Panicked).await;
+        }
+        if lease.attempt <= script.fails_until {
+            let permanent = script.fails_for_good;
+            return Ended::Failure { message: "planned".to_string(), permanent, detail: String::new() };
+        }
+        Ended::Result(Json::of(&product).as_str().to_string())
+    }
+
+    /// Says how far an attempt is. What brings a checkpoint is said again after a new link.
+    fn beat(&self, lease: LeaseShown, script: &Script, done: u64, checkpoint: Option<u64>) -> u64 {
+        let sequence = {
+            let mut mind = self.mind();
+            mind.sequence += 1;
+            mind.sequence
+        };
+        let promised = script.promises_ms.filter(|_| script.beats || script.progresses);
+        let word = FromWorker::Heartbeat {
+            lease,
+            done: script.progresses.then_some(done),
+            total: None,
+            note: None,
+            checkpoint: checkpoint.map(|reached| reached.to_string()),
+            next_within: promised.map(Duration::from_millis),
+            sequence,
+        };
+        let beaten = Beaten {
+            run: lease.run_id,
+            attempt: lease.attempt,
+            handed_at: u64::MAX / 2,
+            epoch: self.shared.network().epoch,
+            checkpoint,
+            silence: script.timeout_ms.map(|timeout| timeout.max(promised.unwrap_or(0)) * MS),
+            stall: script.stall_ms.filter(|_| script.progresses).map(|stall| stall * MS),
+        };
+        self.process.state().beats.insert((lease.token, sequence), beaten);
+        if checkpoint.is_some() {
+            self.mind().beats.insert((lease.token, sequence), word.clone());
+        }
+        self.say(word);
+        sequence
+    }
+
+    async fn until<T>(&self, token: Token, mut look: impl FnMut(&mut Attempt) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let found = self.mind().attempts.get_mut(&token).and_then(&mut look);
+            if let Some(found) = found {
                 return found;
             }
             changed.await;
         }
+    }
+}
+
+/// Somebody starts a worker of no pool, after a while.
+pub(crate) fn start_remote(shared: &Arc<Shared>, queues: Vec<String>, startup: u64) {
+    let owner = shared.pools().next(FIRST_REMOTE);
+    let process = Process::new(shared, owner, (None, None), (usize::MAX, usize::MAX, owner), queues.clone());
+    shared.pools().all.insert(owner, process.clone());
+    let tasks = vec![WORKER_TASK.to_string(), REMOTE_TASK.to_string()];
+    Worker::start(&process, (None, String::new()), (tasks, queues), startup);
+}
+
+/// When work is asked to stop that must have stopped a little later.
+fn stops_at(mind: &Mind, vouched_until: u64) -> u64 {
+    mind.vouched_from + vouched_until.saturating_sub(mind.vouched_from) * 9 / 10
+}
+
+/// An attempt that the kernel's timer watches.
+struct Strict(Arc<Process>);
+
+impl Strict {
+    fn begin(process: &Arc<Process>) -> Strict {
+        process.state().strict += 1;
+        process.arm();
+        Strict(process.clone())
+    }
+}
+
+impl Drop for Strict {
+    fn drop(&mut self) {
+        self.0.state().strict -= 1;
+        self.0.arm();
     }
 }

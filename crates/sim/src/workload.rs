@@ -4,6 +4,7 @@ use crate::Focus;
 use crate::handler::Script;
 use crate::machine;
 use crate::rng::Rng;
+use everbeat_engine::pools::PoolSettings;
 use everbeat_engine::{JobSettings, Submit, SubmitJob};
 use everbeat_model::job::Command;
 use everbeat_model::policy::Backoff;
@@ -13,6 +14,10 @@ use serde_json::json;
 use std::time::Duration;
 
 pub(crate) const TASKS: [&str; 2] = ["alpha", "beta"];
+/// The task that workers of pools perform, and others.
+pub(crate) const WORKER_TASK: &str = "gamma";
+/// The task that only workers of no pool perform.
+pub(crate) const REMOTE_TASK: &str = "delta";
 pub(crate) const QUEUES: [&str; 3] = ["default", "other", "narrow"];
 /// The queue of which each replica performs at most `NARROW` at once.
 pub(crate) const NARROW_QUEUE: &str = "narrow";
@@ -53,10 +58,35 @@ pub(crate) fn job_settings() -> JobSettings {
     }
 }
 
+/// How many workers each pool has.
+pub(crate) const POOL_SIZE: usize = 2;
+
+/// Short, so that everything happens.
+pub(crate) fn pool_settings(max_runs: Option<u64>) -> PoolSettings {
+    PoolSettings {
+        name: "pool".to_string(),
+        command: vec!["worker".to_string()],
+        size: POOL_SIZE,
+        slots: crate::worker::SLOTS,
+        queues: QUEUES.map(str::to_string).to_vec(),
+        ping_interval: Duration::from_millis(100),
+        ping_timeout: Duration::from_micros(crate::process::TIMEOUT),
+        max_missed: 3,
+        check_interval: Duration::from_millis(50),
+        startup_grace: Duration::from_micros(crate::process::STARTUP),
+        worker_ttl: Duration::from_millis(900),
+        grace_period: Duration::from_micros(crate::process::GRACE),
+        stop_grace: Duration::from_millis(200),
+        kill_grace: Duration::from_millis(100),
+        max_runs,
+        ..PoolSettings::default()
+    }
+}
+
 /// One detached command.
 pub(crate) fn job(rng: &mut Rng, serial: u64, focus: Option<Focus>) -> (SubmitJob, Option<Idempotency>) {
     let kind = match focus {
-        None | Some(Focus::TakeOver) => rng.below(8),
+        None | Some(Focus::TakeOver | Focus::Workers) => rng.below(8),
         Some(Focus::Absence) => rng.between(4, 5),
         Some(Focus::Failover) => rng.between(2, 3),
     };
@@ -71,7 +101,7 @@ pub(crate) fn job(rng: &mut Rng, serial: u64, focus: Option<Focus>) -> (SubmitJo
     // What must stop when it is isolated should live long enough to be; what fails at once is tried again soon.
     let stops = policy.get("when_isolated").is_some();
     let length = match focus {
-        None | Some(Focus::TakeOver) => rng.below(4),
+        None | Some(Focus::TakeOver | Focus::Workers) => rng.below(4),
         Some(Focus::Absence) => 0,
         Some(Focus::Failover) => 3,
     };

@@ -9,19 +9,20 @@ use crate::faulty_shims::FaultyShims;
 use crate::faulty_store::{FaultyStore, WakeBoard};
 use crate::graph_rest::restless;
 use crate::graphs::{NODE_TASK, SAVED_TASK};
+use crate::guardians::SimGuardians;
 use crate::handler::Work;
 use crate::job_checker;
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::nodes::NodeWork;
 use crate::plan::Plan;
+use crate::process::{FIRST_REMOTE, FIRST_WORKER, Processes};
 use crate::report::{Report, Violation};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::truth::{Boot, BootState, Truth};
 use crate::worker;
-use crate::workers::Workers;
-use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings};
+use crate::workload::{NARROW, NARROW_QUEUE, TASKS, base_policy, job_settings, pool_settings};
 use everbeat_engine::{Check, CheckName, CheckStatus, Engine, QueueLimit, Settings, Tasks};
 use everbeat_model::{Planted, RunId};
 use futures_util::FutureExt;
@@ -166,7 +167,7 @@ impl World {
         };
         self.shared.truth().boots.insert(owner, boot);
         self.shared.trace(|_| format!("{label} starts"));
-        let machine_boot = machine.disk().boot;
+        let (machine_boot, machine_place) = (machine.disk().boot, machine.place);
         let env = Arc::new(SimEnv::new(self.shared.clone(), owner, machine.place, machine_boot));
         let store = Arc::new(FaultyStore::new(self.shared.clone(), owner, self.wakes.clone()));
         let mut tasks = Tasks::default();
@@ -181,19 +182,23 @@ impl World {
         let shims = self.plan.performs_jobs.then(|| {
             Arc::new(FaultyShims { shared: self.shared.clone(), machine, owner }) as Arc<dyn everbeat_engine::Shims>
         });
-        let workers = || Arc::new(Workers::new(&self.shared, owner)) as Arc<dyn everbeat_engine::Performer>;
-        let performers = self.plan.workers.then(workers).into_iter().collect();
+        let place = machine_place;
+        let guardians = self.plan.workers.then(|| {
+            let guardians = SimGuardians { shared: self.shared.clone(), server: owner, place: host, machine: place };
+            Arc::new(guardians) as Arc<dyn everbeat_engine::pools::Guardians>
+        });
         let engine = match Engine::new(
             env,
             store,
             settings,
             tasks,
-            everbeat_engine::Host { locks, shims, guardians: None, performers },
+            everbeat_engine::Host { locks, shims, guardians, performers: Vec::new() },
         ) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
         };
         engine.start();
+        self.shared.pools().servers.insert(owner, engine.clone());
         let (stopping, shared) = (engine.clone(), self.shared.clone());
         let watch = async move {
             stopping.stopped().await;
@@ -221,6 +226,8 @@ impl World {
             keep_events: 20,
             queues: BTreeMap::from([(NARROW_QUEUE.to_string(), limit)]),
             jobs: job_settings(),
+            pools: if self.plan.workers { vec![pool_settings(self.plan.max_runs)] } else { Vec::new() },
+            remote_workers: pool_settings(None),
             hole: self.hole,
             ..Settings::default()
         }
@@ -235,7 +242,7 @@ impl World {
             self.wakes.forget(owner);
             self.shared.network().cut.remove(&owner);
             self.shared.executor.crash(owner);
-            self.shared.end_worker(owner);
+            self.shared.server_died(owner, state);
             drop(engine);
         }
     }
@@ -253,9 +260,16 @@ impl World {
         for performance in truth.performing.values() {
             let owner = performance.owner;
             *slots.entry(performance.process).or_default() += 1;
-            *narrow.entry(owner).or_default() += usize::from(performance.queue == NARROW_QUEUE);
+            // What a worker elsewhere does when it is cut off, nobody here can count.
+            let counts = performance.process < FIRST_REMOTE && performance.queue == NARROW_QUEUE;
+            *narrow.entry(owner).or_default() += usize::from(counts);
+            // Whatever else a worker process does, it may go on with its work, unless it is stopped.
+            let rests = match performance.process < FIRST_WORKER {
+                true => self.shared.executor.is_frozen(performance.process),
+                false => truth.stopped.contains(&performance.process),
+            };
             if performance.stops
-                && !self.shared.executor.is_frozen(performance.process)
+                && !rests
                 && !truth.is_void(performance)
                 && self.shared.now() >= truth.unsure_until
                 && let Some(other) = stopping.insert(performance.run, owner)
@@ -329,6 +343,15 @@ impl World {
             if engine.slots_taken() > 0 {
                 return Some(format!("host {place} holds {} slots", engine.slots_taken()));
             }
+            if let Some(worker) = engine.workers().into_iter().find(|worker| worker.running > 0) {
+                return Some(format!("a worker of host {place} still holds {} slots", worker.running));
+            }
+            // Workers may be replaced afterwards, when they have done enough.
+            if let Some(pool) = engine.pools().into_iter().find(|pool| pool.ready < pool.size)
+                && self.converged_at.is_none()
+            {
+                return Some(format!("a pool of host {place} has {} workers: {pool:?}", pool.ready));
+            }
         }
         None
     }
@@ -353,7 +376,7 @@ impl World {
         drop(truth);
         // Engines and their tasks hold each other; what is large must not be kept by that.
         drop(self.hosts);
-        self.shared.workers().clear();
+        *self.shared.pools() = Processes::new(0);
         self.shared.executor.clear();
         self.shared.memory.restore(Default::default());
         (report, violation)

@@ -110,15 +110,20 @@ impl Ctx {
         self.checkpoint_json(Json::of(value)).await
     }
 
-    pub(crate) async fn checkpoint_json(&self, value: Json) -> Result<(), Stop> {
+    async fn checkpoint_json(&self, value: Json) -> Result<(), Stop> {
         self.work.beat(self.signer.now(), None, None);
+        self.store_checkpoint(value).await?;
+        self.check()
+    }
+
+    /// Stores a checkpoint, and beats not. An error means that it is not stored; whether to go on is another question.
+    pub(crate) async fn store_checkpoint(&self, value: Json) -> Result<(), Stop> {
         if value.as_str().len() > MOST_VALUE_BYTES {
             return Err(Stop::TooLarge);
         }
         // What was made here has no other bound to break.
         value.check().map_err(|_beyond| Stop::TooDeep)?;
-        self.signer.checkpoint(&self.work, value).await?;
-        self.check()
+        self.signer.checkpoint(&self.work, value).await
     }
 
     /// The last checkpoint of this run, of whichever attempt. One of another shape reads as none.

@@ -39,6 +39,11 @@ pub trait Performer: Send + Sync {
     /// How many attempts this performer can perform at once, and the setting that says so.
     fn capacity(&self) -> Capacity;
 
+    /// Whether what this performer performs may go on for a while when the process of its replica has died.
+    fn outlives_process(&self) -> bool {
+        false
+    }
+
     /// What this performer could take now. Asked before each claim.
     async fn offer(&self, post: &Post) -> Offer;
 

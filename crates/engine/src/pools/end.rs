@@ -1,13 +1,13 @@
 //! How a worker is brought to its end: drained, or ended for a fault.
 
-use super::guardian::WorkerSignal;
+use super::guardian::{WorkerProcess, WorkerSignal};
 use super::link::ToWorker;
 use super::pool::Pool;
 use super::worker::{Phase, Sentenced, Worker};
 use crate::engine::Core;
 use crate::env::within;
-use everbeat_model::Reason;
 use everbeat_model::worker::Class;
+use everbeat_model::{Hole, Reason};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +43,7 @@ async fn drained(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, grace: O
     let Some(process) = &worker.process else {
         // A worker elsewhere goes by itself; its link is let go of.
         within(&*core.env, stays, worker.until(|state| state.line.is_none().then_some(()))).await;
-        lost(&worker, None);
-        pool.state().workers.remove(&worker.id);
-        pool.changed.notify_one();
-        return;
+        return lost(&core, &pool, &worker, Class::Dead);
     };
     if within(&*core.env, stays, worker.dead()).await.is_some() {
         return;
@@ -79,9 +76,7 @@ pub(super) fn sentence(
     worker.changed();
     pool.changed.notify_one();
     if worker.process.is_none() {
-        lost(worker, Some(class));
-        pool.state().workers.remove(&worker.id);
-        return;
+        return lost(core, pool, worker, class);
     }
     let task = carried_out(core.clone(), pool.clone(), worker.clone(), reason).boxed();
     worker.own(core.env.spawn("worker sentence", task));
@@ -97,7 +92,9 @@ async fn carried_out(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, reas
         }
     }
     if reason != Reason::WorkerOutOfMemory {
-        let _gone = process.signal(WorkerSignal::Terminate).await;
+        if let Some(process) = process_now(&core, &pool, &worker) {
+            let _gone = process.signal(WorkerSignal::Terminate).await;
+        }
         if within(&*core.env, pool.settings.grace_period, worker.dead()).await.is_some() {
             return;
         }
@@ -105,27 +102,56 @@ async fn carried_out(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, reas
     kill(&core, &pool, &worker).await;
 }
 
-/// Nobody survives this; if somebody does, it is told.
+/// The process to be signalled: the very one that was started as this worker, whoever has its number by now.
+fn process_now(core: &Core, pool: &Pool, worker: &Worker) -> Option<Arc<dyn WorkerProcess>> {
+    if core.settings.hole.is(Hole::SignalByNumber) {
+        let same = |other: &Arc<Worker>| other.pid() == worker.pid() && other.state().phase != Phase::Dead;
+        return pool.workers().into_iter().find(same).and_then(|other| other.process.clone());
+    }
+    worker.process.clone()
+}
+
+/// Nobody survives this; if somebody does, it is told once, and tried again and again.
 pub(super) async fn kill(core: &Core, pool: &Pool, worker: &Worker) {
     let Some(process) = &worker.process else { return };
-    let signalled = process.signal(WorkerSignal::Kill).await;
-    let emptied = worker.until(|state| state.emptied.then_some(()));
-    if within(&*core.env, pool.settings.kill_grace, emptied).await.is_none() {
-        let error = signalled.err().map(|error| error.to_string());
-        tracing::error!(worker = %worker.id, pool = pool.settings.name, pid = worker.pid(), error,
-            "something of a worker is left although it was killed: it may be stuck in the kernel");
+    let mut told = false;
+    loop {
+        let signalled = process.signal(WorkerSignal::Kill).await;
+        let emptied = worker.until(|state| state.emptied.then_some(()));
+        if within(&*core.env, pool.settings.kill_grace, emptied).await.is_some() {
+            return;
+        }
+        if !std::mem::replace(&mut told, true) {
+            let error = signalled.err().map(|error| error.to_string());
+            tracing::error!(worker = %worker.id, pool = pool.settings.name, pid = worker.pid(), error,
+                "something of a worker is left although it was killed: it may be stuck in the kernel");
+        }
     }
 }
 
-/// A worker elsewhere counts as gone: its epoch is over, whatever it does.
-fn lost(worker: &Worker, class: Option<Class>) {
-    let mut state = worker.state();
-    state.phase = Phase::Dead;
-    state.pulse.class = class.unwrap_or(Class::Dead);
-    state.line = None;
-    state.emptied = true;
-    drop(state);
+/// A worker elsewhere counts as gone: its epoch is over, whatever it does. Nothing of its work that must not go on
+/// unwatched is left when the time is over for which it was last vouched for.
+pub(super) fn lost(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, class: Class) {
+    let until = {
+        let mut state = worker.state();
+        if state.phase == Phase::Dead {
+            return;
+        }
+        state.phase = Phase::Dead;
+        state.pulse.class = class;
+        state.line = None;
+        state.vouched_until
+    };
     worker.changed();
-    // Nobody is left to look after it.
-    drop(worker.disown());
+    let (task_core, pool, gone) = (core.clone(), pool.clone(), worker.clone());
+    let forget = async move {
+        task_core.env.sleep_until(until).await;
+        gone.state().emptied = true;
+        gone.changed();
+        pool.state().workers.remove(&gone.id);
+        pool.changed.notify_one();
+        // This very task is among those that it owns: let go of last.
+        drop(gone.disown());
+    };
+    worker.own(core.env.spawn("worker epoch", forget.boxed()));
 }

@@ -2,11 +2,11 @@
 
 use super::link::{FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker};
 use super::pool::Pool;
-use super::telemetry;
 use super::worker::{Line, Phase, TO_WORKER, Worker};
+use super::{telemetry, watch};
 use crate::Engine;
 use crate::engine::Core;
-use everbeat_model::{Token, WorkerId};
+use everbeat_model::{Hole, Token, WorkerId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -68,6 +68,7 @@ impl Engine {
         if pool.state().stopping {
             return Err(Refused::Later("the server ends".to_string()));
         }
+        pool.until_started(&hello.secret).await;
         let worker = find(core, &pool, &hello)?;
         let took = worker.uptime(core.env.boot());
         let first = worker.state().phase == Phase::Starting;
@@ -75,9 +76,6 @@ impl Engine {
         if first {
             telemetry::ready(&pool, &worker, took);
             self.introduce(&pool, &hello).await;
-        }
-        if let Some(life) = core.life() {
-            life.all_freed();
         }
         Ok(link)
     }
@@ -120,23 +118,28 @@ fn find(core: &Arc<Core>, pool: &Arc<Pool>, hello: &Hello) -> Result<Arc<Worker>
     let over =
         || Refused::Over("this server does not await such a worker: it was replaced, or is another's".to_string());
     if let Some(Returning { worker, key, .. }) = &hello.returning {
-        let known = pool.worker(*worker).filter(|known| known.key == *key);
-        let known = known.filter(|known| known.state().phase != Phase::Dead);
+        let known = pool.worker(*worker).filter(|known| {
+            let state = known.state();
+            state.admits(*key) && state.phase != Phase::Dead
+        });
         return known.ok_or_else(over);
     }
     if !pool.remote {
         let awaited = pool.workers().into_iter().find(|worker| same(&worker.secret, &hello.secret));
         let awaited = awaited.ok_or_else(|| Refused::Stranger("the secret of the worker is wrong".to_string()))?;
-        return if awaited.state().phase == Phase::Starting { Ok(awaited) } else { Err(over()) };
+        return if awaited.state().unwelcomed() { Ok(awaited) } else { Err(over()) };
     }
     if pool.state().workers.len() >= MOST_REMOTE {
         return Err(Refused::Later(format!("{MOST_REMOTE} workers are connected; no more are let in")));
     }
     let id = WorkerId(core.new_id());
-    let key = Token(Uuid::from_u128(core.env.random()));
-    let worker = Worker::new((id, key, String::new()), None, &pool.settings, &*core.env, core.now());
+    let worker = Worker::new((id, new_key(core), String::new()), None, &pool.settings, &*core.env, core.now());
     pool.add(&worker);
     Ok(worker)
+}
+
+fn new_key(core: &Core) -> Token {
+    Token(Uuid::from_u128(core.env.random()))
 }
 
 /// Compared in a time that does not tell how much is right.
@@ -149,12 +152,14 @@ fn connect(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, hello: &Hel
     let epoch = core.pools.next_epoch();
     let (to, outgoing) = mpsc::channel(TO_WORKER);
     let settings = &pool.settings;
+    let key = new_key(core);
+    worker.state().welcomes(key);
     let welcome = ToWorker::Welcome {
         worker: worker.id,
         epoch,
         ping_interval: settings.ping_interval,
         worker_ttl: Some(settings.worker_ttl).filter(|_| settings.dependent && settings.heartbeat),
-        key: worker.key,
+        key,
     };
     let _there_is_room = to.try_send(welcome);
     if let Some(Returning { leases, .. }) = &hello.returning {
@@ -166,8 +171,28 @@ fn connect(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, hello: &Hel
         let mut state = worker.state();
         forgotten.into_iter().for_each(|token| state.forget(token));
     }
-    worker.connected(hello, Line { to, epoch }, core.env.boot());
+    let now = core.env.boot();
+    worker.connected(hello, Line { to, epoch }, now);
+    // Before any work: a worker must know from the start until when its work is vouched for.
+    watch::ping(core, pool, worker, now);
     Link { heard: Heard { core: core.clone(), pool: pool.clone(), worker: worker.clone(), epoch }, outgoing }
+}
+
+/// It is this server that is slow: while this is held, the worker's silence says nothing.
+struct HeldUp<'a>(&'a Heard);
+
+impl HeldUp<'_> {
+    fn begin(heard: &Heard) -> HeldUp<'_> {
+        heard.worker.state().pulse.held_up += 1;
+        HeldUp(heard)
+    }
+}
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        let Heard { core, worker, .. } = self.0;
+        worker.state().pulse.unheld(core.env.boot());
+    }
 }
 
 impl Heard {
@@ -176,10 +201,16 @@ impl Heard {
         let now = self.core.env.boot();
         {
             let mut state = self.worker.state();
-            if state.line.as_ref().is_none_or(|line| line.epoch != self.epoch) {
+            let replaced = state.line.as_ref().is_none_or(|line| line.epoch != self.epoch);
+            if replaced && !self.core.settings.hole.is(Hole::ReplacedLink) {
                 return;
             }
             state.pulse.heard(now);
+            let first = state.confirms();
+            drop(state);
+            if let Some(life) = self.core.life().filter(|_| first) {
+                life.all_freed();
+            }
         }
         match word {
             FromWorker::Pong(pong) => self.pong(pong),
@@ -222,18 +253,19 @@ impl Heard {
 
     async fn of_attempt(&self, lease: LeaseShown, word: FromWorker) {
         let Some(route) = self.worker.route(&lease) else { return self.fenced(lease, &word).await };
+        let ended = matches!(word, FromWorker::Ended { .. });
+        if ended {
+            self.worker.says_ended(lease.token);
+        }
         let word = match route.try_send(word) {
             Ok(()) => return,
             Err(mpsc::error::TrySendError::Full(word) | mpsc::error::TrySendError::Closed(word)) => word,
         };
-        // It is this server that is slow: meanwhile the worker's silence says nothing.
-        self.worker.state().pulse.held_up += 1;
-        let ended = matches!(word, FromWorker::Ended { .. });
+        let held = HeldUp::begin(self);
         let sent = route.send(word).await;
-        self.worker.state().pulse.unheld(self.core.env.boot());
+        drop(held);
         if sent.is_err() && ended {
             // Nobody awaits what it came to; that it ended, somebody may.
-            self.worker.ended_unheard(lease.token);
             self.worker.tell(ToWorker::EndedAnswer { lease }).await;
         }
     }

@@ -7,14 +7,12 @@ use super::worker::{Phase, Retiring, Worker};
 use super::{end, lines, telemetry};
 use crate::engine::Core;
 use crate::env::within;
-use everbeat_model::{Token, WorkerId};
+use everbeat_model::{Hole, Token, WorkerId};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Whoever served for so long, or finished anything, did not crash at its start.
-const SERVED: Duration = Duration::from_secs(10);
 const GUARDIAN_PAUSE: Duration = Duration::from_secs(1);
 /// Ages and sizes are looked at that often, besides being told.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,7 +23,9 @@ const NEARLY_FULL: f64 = 0.9;
 
 /// The loop of one pool, for as long as the process lives.
 pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
-    core.pools.swept(&core).await;
+    if !core.settings.hole.is(Hole::SweepUnawaited) {
+        core.pools.swept(&core).await;
+    }
     loop {
         if pool.state().stopping {
             return;
@@ -55,6 +55,10 @@ async fn guardian(core: &Arc<Core>, pool: &Arc<Pool>) -> Option<Arc<dyn Guardian
     }
     let guardians = core.pools.guardians.as_ref()?;
     match guardians.guard(&pool.settings.name, pool.settings.containment).await {
+        Ok(guardian) if pool.state().stopping => {
+            guardian.end().await;
+            None
+        }
         Ok(guardian) => {
             let mut state = pool.state();
             state.containment = Some(guardian.containment());
@@ -80,7 +84,12 @@ async fn guardian(core: &Arc<Core>, pool: &Arc<Pool>) -> Option<Arc<dyn Guardian
 
 async fn turn(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>) -> everbeat_model::BootInstant {
     let now = core.env.boot();
-    pool.workers().iter().for_each(|worker| recycle(pool, worker, now));
+    for worker in pool.workers() {
+        recycle(pool, &worker, now);
+        if worker.state().serves_well(worker.uptime(now)) {
+            pool.state().serves(worker.started);
+        }
+    }
     let Upkeep { start, drain, again } = {
         let mut state = pool.state();
         state.let_go();
@@ -90,7 +99,7 @@ async fn turn(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>) 
         end::drain(core, pool, &worker, None);
     }
     for _ in 0..start {
-        if !begin(core, pool, guardian).await {
+        if pool.state().stopping || !begin(core, pool, guardian).await {
             break;
         }
     }
@@ -141,13 +150,31 @@ async fn begin(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>)
         secret: secret.clone(),
         lines: settings.protocol == Protocol::Lines,
     };
-    match guardian.spawn(&order).await {
+    pool.state().starting = Some(secret.clone());
+    let spawned = guardian.spawn(&order).await;
+    let goes_on = begun(core, pool, (id, secret), spawned);
+    pool.state().starting = None;
+    pool.started.notify_waiters();
+    goes_on
+}
+
+fn begun(
+    core: &Arc<Core>,
+    pool: &Arc<Pool>,
+    (id, secret): (WorkerId, String),
+    spawned: Result<Arc<dyn WorkerProcess>, SpawnError>,
+) -> bool {
+    let settings = &pool.settings;
+    match spawned {
         Ok(process) => {
             let key = Token(Uuid::from_u128(core.env.random()));
             let worker = Worker::new((id, key, secret), Some(process.clone()), settings, &*core.env, core.now());
             pool.add(&worker);
             telemetry::started(pool, &worker);
             attend(core, pool, &worker, process);
+            if pool.state().stopping {
+                end::drain(core, pool, &worker, Some(settings.stop_grace));
+            }
             true
         }
         Err(SpawnError::Gone) => false,
@@ -196,7 +223,7 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
     let now = core.env.boot();
     let (served, sentenced, drained) = {
         let mut state = worker.state();
-        let served = state.phase != Phase::Starting && (state.finished > 0 || worker.uptime(now) >= SERVED);
+        let served = state.serves_well(worker.uptime(now));
         let drained = state.phase == Phase::Draining;
         state.phase = Phase::Dead;
         state.pulse.class = everbeat_model::worker::Class::Dead;
@@ -219,7 +246,7 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
         pool.changed.notify_one();
     } else if served || sentenced {
         if served {
-            pool.state().crashes.served();
+            pool.state().serves(worker.started);
         }
         pool.changed.notify_one();
     } else {
@@ -239,8 +266,9 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
 
 fn crashed(core: &Core, pool: &Pool, trouble: String) {
     let mut state = pool.state();
-    let was = state.crashes.degraded();
-    state.crashes.crashed(core.env.boot());
+    let (was, at) = (state.crashes.degraded(), core.env.boot());
+    state.crashes.crashed(at);
+    state.crashed_at = Some(at);
     let now = state.crashes.degraded();
     state.trouble = Some(trouble.clone());
     drop(state);

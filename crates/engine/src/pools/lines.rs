@@ -67,6 +67,7 @@ pub(super) fn start(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>) ->
     let speak = speak(worker.clone(), process, words, performs.clone()).boxed();
     worker.own(core.env.spawn("worker lines", speak));
     worker.connected(&hello, Line { to, epoch: core.pools.next_epoch() }, core.env.boot());
+    worker.state().confirms();
     telemetry::ready(pool, worker, worker.uptime(core.env.boot()));
     if let Some(life) = core.life() {
         life.all_freed();
@@ -143,6 +144,7 @@ impl Heard {
             (None, None) => return,
         };
         lock(&self.performs).retain(|performed| *performed != lease);
+        self.worker.says_ended(lease.token);
         self.pass_on(lease, FromWorker::Ended { lease, how }).await;
     }
 

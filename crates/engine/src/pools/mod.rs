@@ -33,11 +33,12 @@ pub(crate) use pool::Pool;
 
 use crate::attempts::Performer;
 use crate::engine::{Core, lock};
-use crate::env::{Task, within};
+use crate::env::{Env, Task, within};
 use everbeat_model::WorkerId;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -150,6 +151,21 @@ impl Pools {
     fn stacks(&self, id: WorkerId, sequence: u64, text: String) {
         if let Some(waits) = lock(&self.stacks).remove(&(id, sequence)) {
             let _gave_up = waits.send(text);
+        }
+    }
+}
+
+/// Like `within`, for a worker that owes an answer. Whoever comes back late itself waits once more: the answer may be
+/// in the inbox.
+async fn awake_within<T>(env: &dyn Env, span: Duration, answer: impl Future<Output = T>) -> Option<T> {
+    tokio::pin!(answer);
+    loop {
+        let due = env.boot() + span;
+        if let Some(answered) = within(env, span, &mut answer).await {
+            return Some(answered);
+        }
+        if env.boot().since(due) <= span / 2 {
+            return None;
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The performer of what the workers of one pool perform.
 
-use super::end;
 use super::keep::describe;
 use super::link::{Assignment, Ended, FromWorker, HeartbeatAnswer, LeaseShown, ToWorker, Why};
 use super::pool::Pool;
-use super::worker::{Phase, Worker};
+use super::worker::{Left, Phase, Worker};
+use super::{awake_within, end};
 use crate::attempts::{
     Beat, Capacity, Conclusion, Ctx, Line, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
 };
@@ -13,10 +13,13 @@ use async_trait::async_trait;
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::Spec;
 use everbeat_model::worker::Class;
-use everbeat_model::{Ending, Json, Outcome, Reason};
+use everbeat_model::{BootInstant, Ending, Json, Outcome, Reason};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -42,6 +45,11 @@ impl Performer for Pool {
         Terms::apart(&spec.policy)
     }
 
+    /// Until its guardian has ended it, or, elsewhere, until nobody vouches for it any more.
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> Capacity {
         let slots = match self.remote {
             true => self.workers().iter().map(|worker| worker.state().hello.slots).sum(),
@@ -51,32 +59,34 @@ impl Performer for Pool {
         Capacity { slots, setting: if self.remote { "workers" } else { "pool.size" } }
     }
 
-    async fn offer(&self, _post: &Post) -> Offer {
+    async fn offer(&self, post: &Post) -> Offer {
         if self.state().paused {
             return Offer::default();
         }
-        let mut most = 0;
-        let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
-        let mut queues: Option<BTreeSet<String>> = Some(self.settings.queues.iter().cloned().collect());
-        if self.remote {
-            queues = Some(BTreeSet::new());
-        }
+        let mut rooms: BTreeMap<BTreeSet<String>, Rooms> = BTreeMap::new();
         for worker in self.workers() {
             let state = worker.state();
             let room = state.room();
-            most += room;
-            for task in state.hello.tasks.iter().filter(|_| room > 0) {
-                *rooms.entry(task.clone()).or_default() += room;
+            if room == 0 {
+                continue;
             }
-            if self.remote && room > 0 {
-                match (&mut queues, state.hello.queues.is_empty()) {
-                    (Some(queues), false) => queues.extend(state.hello.queues.iter().cloned()),
-                    _ => queues = None,
-                }
-            }
+            let queues = if self.remote { &state.hello.queues } else { &self.queues };
+            let rooms = rooms.entry(queues.clone()).or_default();
+            rooms.most += room;
+            state.hello.tasks.iter().for_each(|task| *rooms.of.entry(task.clone()).or_default() += room);
+        }
+        // Workers of different queues are offered one after another: what one of them may take, another may not.
+        let Some((queues, mut rooms)) = self.next_turn(rooms, post) else { return Offer::default() };
+        // Those have been claimed, and have no worker yet.
+        let waiting = post.works().into_iter().filter(|work| work.vital().worker.is_none() && !work.over());
+        for work in waiting {
+            rooms.most = rooms.most.saturating_sub(1);
+            rooms.of.entry(work.spec().task.clone()).and_modify(|room| *room = room.saturating_sub(1));
         }
         let line = |(task, most): (String, usize)| Line { name: task.clone(), task, most };
-        Offer { most, lines: rooms.into_iter().map(line).collect(), queues, pause: Duration::ZERO }
+        let among = Some(queues).filter(|queues| !self.remote || !queues.is_empty());
+        let lines = rooms.of.into_iter().map(line).collect();
+        Offer { most: rooms.most, lines, queues: among, pause: Duration::ZERO }
     }
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {
@@ -94,23 +104,31 @@ impl Performer for Pool {
         Some(conclusion)
     }
 
+    /// Its worker keeps what it came to until it is told that this was heard.
+    async fn afterwards(&self, work: &Arc<Work>) {
+        let id = work.vital().worker;
+        if let Some(worker) = id.and_then(|id| self.worker(id)) {
+            tokio::select! {
+                biased;
+                () = worker.dead() => {}
+                _cut = worker.tell(ToWorker::EndedAnswer { lease: shown(work) }) => {}
+            }
+        }
+    }
+
     async fn end(&self, post: &Post, work: &Arc<Work>) {
         let lease = shown(work);
         let Some(worker) = self.workers().into_iter().find(|worker| worker.route(&lease).is_some()) else { return };
-        if let Some(mut heard) = worker.hear_its_end(lease.token) {
-            let why = why(work.stop().unwrap_or(Stop::Judged));
-            let ended = async {
-                worker.tell(ToWorker::Cancel { lease, why }).await;
-                while !matches!(heard.recv().await, Some(FromWorker::Ended { .. }) | None) {}
-                worker.tell(ToWorker::EndedAnswer { lease }).await;
-            };
-            let ended = tokio::select! {
-                biased;
-                () = worker.until(|state| state.emptied.then_some(())) => Some(()),
-                ended = within(&**post.env(), self.settings.grace_period, ended) => ended,
-            };
-            if ended.is_none() {
-                self.end_worker(post, &worker, work).await;
+        match worker.hear_its_end(lease.token) {
+            Left::Nothing => {}
+            Left::Answer => _ = worker.tell_now(ToWorker::EndedAnswer { lease }),
+            Left::Goes(heard) => {
+                let gone = worker.until(|state| state.emptied.then_some(()));
+                tokio::select! {
+                    biased;
+                    () = gone => {}
+                    () = self.end_attempt(post, &worker, work, heard) => {}
+                }
             }
         }
         worker.disengage(lease.token);
@@ -118,7 +136,66 @@ impl Performer for Pool {
     }
 }
 
+/// What workers that serve the same queues have room for.
+#[derive(Default)]
+struct Rooms {
+    most: usize,
+    of: BTreeMap<String, usize>,
+}
+
 impl Pool {
+    /// The workers whose turn it is to be offered. Whoever asks looks again until all have been.
+    fn next_turn(&self, rooms: BTreeMap<BTreeSet<String>, Rooms>, post: &Post) -> Option<(BTreeSet<String>, Rooms)> {
+        let turns = rooms.len();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.max(1);
+        if turn + 1 < turns {
+            post.freed();
+        }
+        rooms.into_iter().nth(turn)
+    }
+
+    /// Asks a worker to end an attempt, over each link that it has, until it says so. A worker that hears and does not
+    /// is ended itself; one that is cut off is judged for that.
+    async fn end_attempt(
+        &self,
+        post: &Post,
+        worker: &Arc<Worker>,
+        work: &Arc<Work>,
+        mut heard: mpsc::Receiver<FromWorker>,
+    ) {
+        let (env, lease) = (&**post.env(), shown(work));
+        let why = match work.stop() {
+            None | Some(Stop::Draining) => Why::Judged,
+            Some(stop) => why(stop),
+        };
+        loop {
+            let epoch = worker.epoch();
+            let ended = async { while !matches!(heard.recv().await, Some(FromWorker::Ended { .. }) | None) {} };
+            let tell = worker.tell(ToWorker::Cancel { lease, why });
+            let bounded = async {
+                match awake_within(env, self.settings.grace_period, tell).await {
+                    Some(true) => awake_within(env, self.settings.grace_period, ended).await,
+                    Some(false) => {
+                        ended.await;
+                        Some(())
+                    }
+                    None => None,
+                }
+            };
+            tokio::select! {
+                biased;
+                ended = bounded => match ended {
+                    Some(()) => {
+                        worker.tell_now(ToWorker::EndedAnswer { lease });
+                        return;
+                    }
+                    None => return self.end_worker(post, worker, work).await,
+                },
+                () = worker.until(|state| (state.line.as_ref().map(|line| line.epoch) != epoch).then_some(())) => {}
+            }
+        }
+    }
+
     /// The worker that performs a run, and where it is heard: the one with the most room.
     fn engage(&self, lease: &LeaseShown, spec: &Spec) -> Option<(Arc<Worker>, mpsc::Receiver<FromWorker>)> {
         let mut able: Vec<(usize, Arc<Worker>)> = self
@@ -158,33 +235,48 @@ impl Pool {
         lease: LeaseShown,
         mut heard: mpsc::Receiver<FromWorker>,
     ) -> Conclusion {
-        if !worker.tell(ToWorker::Work(Box::new(assignment(work, lease)))).await {
+        if !worker.assign(assignment(work, lease)).await {
             return Ending::because(Outcome::Released, Reason::WorkerAway, "its worker was cut off before it began")
                 .into();
         }
-        let mut told = false;
+        let mut told = None;
+        let mut storing: Option<BoxFuture<'_, (u64, HeartbeatAnswer)>> = None;
         loop {
+            let listens = storing.is_none();
+            let is_stored = async {
+                match &mut storing {
+                    Some(storing) => storing.await,
+                    None => std::future::pending().await,
+                }
+            };
             let word = tokio::select! {
                 biased;
-                word = heard.recv() => word,
-                () = worker.dead() => return self.lost(post, work, worker).await,
-                stop = ctx.stopped(), if !told => {
-                    told = true;
+                (sequence, answer) = is_stored => {
+                    storing = None;
+                    if sequence > 0 {
+                        worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                    }
+                    continue;
+                }
+                word = heard.recv(), if listens => word,
+                () = worker.dead() => return self.lost(work, worker, post.env().boot()).await,
+                stop = told_anew(ctx, worker, told) => {
+                    told = worker.epoch().map(|epoch| (stop, epoch));
                     worker.tell(ToWorker::Cancel { lease, why: why(stop) }).await;
                     continue;
                 }
             };
             match word {
-                Some(FromWorker::Ended { how, .. }) => {
-                    let conclusion = concluded(ctx, how);
-                    worker.tell_now(ToWorker::EndedAnswer { lease });
-                    return conclusion;
-                }
+                Some(FromWorker::Ended { how, .. }) => return concluded(ctx, work, how),
                 Some(FromWorker::Heartbeat { sequence, done, total, note, checkpoint, next_within, .. }) => {
                     let beat = Beat { done, total, note, next_within };
-                    let answer = self.beaten(ctx, beat, checkpoint).await;
-                    if sequence > 0 {
-                        worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                    match beaten(ctx, beat, checkpoint) {
+                        // Whoever waits for the store still hears that its worker died, or that it should stop.
+                        Beaten::Stores(value) => storing = Some(stored(ctx, sequence, value).boxed()),
+                        Beaten::Answered(answer) if sequence > 0 => {
+                            worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                        }
+                        Beaten::Answered(_) => {}
                     }
                 }
                 // A piece of its result is a sign that it advances.
@@ -202,40 +294,12 @@ impl Pool {
         }
     }
 
-    async fn beaten(&self, ctx: &Ctx, beat: Beat, checkpoint: Option<String>) -> HeartbeatAnswer {
-        if let Some(note) = &beat.note
-            && note.len() > MOST_NOTE_BYTES
-        {
-            return HeartbeatAnswer::Refused(format!("the note is longer than {MOST_NOTE_BYTES} bytes"));
-        }
-        let answer = ctx.heartbeat(beat);
-        let Some(checkpoint) = checkpoint else {
-            return answer.map_or_else(stopped, |()| HeartbeatAnswer::GoOn);
-        };
-        let value = match Json::parse(&checkpoint) {
-            Ok(value) => value,
-            Err(error) => return HeartbeatAnswer::Refused(format!("the checkpoint is not JSON: {error}")),
-        };
-        match ctx.checkpoint_json(value).await {
-            Ok(()) => HeartbeatAnswer::GoOn,
-            Err(stop @ (Stop::TooLarge | Stop::TooDeep | Stop::Unstorable)) => {
-                HeartbeatAnswer::Refused(stop.to_string())
-            }
-            Err(stop) => stopped(stop),
-        }
-    }
-
     /// What becomes of an attempt whose worker is gone. Work that must not meet its successor is given up only when
     /// nothing of it can go on.
-    async fn lost(&self, post: &Post, work: &Arc<Work>, worker: &Arc<Worker>) -> Conclusion {
+    async fn lost(&self, work: &Arc<Work>, worker: &Arc<Worker>, now: BootInstant) -> Conclusion {
         if work.terms.isolation {
             worker.until(|state| state.emptied.then_some(())).await;
-            if worker.process.is_none() {
-                // It was told until when it is vouched for, and stops by then.
-                post.env().sleep_until(post.vouched_until()).await;
-            }
         }
-        let now = post.env().boot();
         let state = worker.state();
         let exit = state.exit.clone().unwrap_or_default();
         let (reason, message) = match &state.sentence {
@@ -274,6 +338,55 @@ impl Pool {
         end::sentence(core, &pool, worker, Reason::WorkerUnresponsive, Class::Stalled, message);
         worker.until(|state| state.emptied.then_some(())).await;
     }
+}
+
+/// What an attempt should hear, if it has not heard so before: over the link of that epoch, and no other. A drain gives
+/// way to any other wish.
+async fn told_anew(ctx: &Ctx, worker: &Worker, told: Option<(Stop, u64)>) -> Stop {
+    let before = told.map(|(_, epoch)| epoch);
+    let linked = worker.until(|state| state.line.as_ref().is_some_and(|line| Some(line.epoch) != before).then_some(()));
+    match told {
+        None => {
+            let stop = ctx.stopped().await;
+            linked.await;
+            stop
+        }
+        Some((Stop::Draining, _)) => ctx.work.cancelled().await,
+        Some((stop, _)) => {
+            linked.await;
+            stop
+        }
+    }
+}
+
+/// What follows a heartbeat.
+enum Beaten {
+    Answered(HeartbeatAnswer),
+    /// It brought a checkpoint, which is to be stored before the answer.
+    Stores(Json),
+}
+
+fn beaten(ctx: &Ctx, beat: Beat, checkpoint: Option<String>) -> Beaten {
+    let refused = |why: String| Beaten::Answered(HeartbeatAnswer::Refused(why));
+    if beat.note.as_ref().is_some_and(|note| note.len() > MOST_NOTE_BYTES) {
+        return refused(format!("the note is longer than {MOST_NOTE_BYTES} bytes"));
+    }
+    let answer = ctx.heartbeat(beat);
+    match checkpoint.map(|text| Json::parse(&text)) {
+        None => Beaten::Answered(answer.map_or_else(stopped, |()| HeartbeatAnswer::GoOn)),
+        Some(Ok(value)) => Beaten::Stores(value),
+        Some(Err(error)) => refused(format!("the checkpoint is not JSON: {error}")),
+    }
+}
+
+/// Stores a checkpoint, and says whether it is stored: what the worker should do besides, it is told otherwise.
+async fn stored(ctx: &Ctx, sequence: u64, value: Json) -> (u64, HeartbeatAnswer) {
+    let answer = match ctx.store_checkpoint(value).await {
+        Ok(()) => HeartbeatAnswer::GoOn,
+        Err(stop @ (Stop::TooLarge | Stop::TooDeep | Stop::Unstorable)) => HeartbeatAnswer::Refused(stop.to_string()),
+        Err(stop) => stopped(stop),
+    };
+    (sequence, answer)
 }
 
 /// Longer notes of progress are refused.
@@ -320,7 +433,7 @@ fn stopped(stop: Stop) -> HeartbeatAnswer {
 }
 
 /// How an attempt ended, by its worker's word.
-fn concluded(ctx: &Ctx, how: Ended) -> Conclusion {
+fn concluded(ctx: &Ctx, work: &Work, how: Ended) -> Conclusion {
     match how {
         Ended::Result(text) => result(&text).into(),
         Ended::Failure { message, permanent, detail } => {
@@ -336,6 +449,10 @@ fn concluded(ctx: &Ctx, how: Ended) -> Conclusion {
             Err(Stop::Draining) => Ending::because(Outcome::Released, Reason::Draining, "the replica drains").into(),
             Err(Stop::Cancelled) => {
                 Ending::because(Outcome::Cancelled, Reason::Cancelled, "cancelled on request").into()
+            }
+            _ if work.terms.isolation => {
+                let why = "stopped by its worker: its replica did not vouch for it in time";
+                Conclusion::lost(Reason::Isolated, why, json!({ "worker_id": work.vital().worker }))
             }
             _ => Ending::failed("it stopped although nobody had asked it to", false).into(),
         },

@@ -7,22 +7,31 @@ use crate::engine::lock;
 use everbeat_model::worker::Crashes;
 use everbeat_model::{BootInstant, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 pub(crate) struct Pool {
     pub(super) settings: PoolSettings,
+    /// The queues of the settings.
+    pub(super) queues: BTreeSet<String>,
     /// Whether its workers come by themselves, from elsewhere.
     pub(super) remote: bool,
+    /// Counts what was offered, so that workers of different queues take turns.
+    pub(super) turn: AtomicUsize,
     state: Mutex<State>,
     /// Something of it changed: a worker died, another size is wanted.
     pub(super) changed: Notify,
     /// There is a worker to watch.
     pub(super) appeared: Notify,
+    /// The start of a worker has come to its end.
+    pub(super) started: Notify,
 }
 
 pub(super) struct State {
     pub(super) workers: BTreeMap<WorkerId, Arc<Worker>>,
+    /// The secret of the worker that is being started: it may say hello before its guardian says that it runs.
+    pub(super) starting: Option<String>,
     /// How many workers there should be.
     pub(super) size: usize,
     /// It takes no work, by a person's wish.
@@ -32,6 +41,7 @@ pub(super) struct State {
     pub(super) guardian: Option<Arc<dyn Guardian>>,
     pub(super) containment: Option<Containment>,
     pub(super) crashes: Crashes,
+    pub(super) crashed_at: Option<BootInstant>,
     /// Why the pool is not well.
     pub(super) trouble: Option<String>,
     /// Workers that took the place of others.
@@ -46,18 +56,29 @@ impl Pool {
     pub(super) fn new(settings: PoolSettings, remote: bool) -> Pool {
         let state = State {
             workers: BTreeMap::new(),
+            starting: None,
             size: settings.size,
             paused: false,
             stopping: false,
             guardian: None,
             containment: None,
             crashes: Crashes::default(),
+            crashed_at: None,
             trouble: None,
             restarts: 0,
             last_exit: None,
             tasks: settings.tasks.iter().cloned().collect(),
         };
-        Pool { settings, remote, state: Mutex::new(state), changed: Notify::new(), appeared: Notify::new() }
+        Pool {
+            queues: settings.queues.iter().cloned().collect(),
+            settings,
+            remote,
+            turn: AtomicUsize::new(0),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            appeared: Notify::new(),
+            started: Notify::new(),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -82,6 +103,19 @@ impl Pool {
         self.appeared.notify_one();
     }
 
+    /// Returns when no worker of this secret is being started.
+    pub(super) async fn until_started(&self, secret: &str) {
+        loop {
+            let started = self.started.notified();
+            tokio::pin!(started);
+            started.as_mut().enable();
+            if self.state().starting.as_deref() != Some(secret) {
+                return;
+            }
+            started.await;
+        }
+    }
+
     pub(super) fn worker(&self, id: WorkerId) -> Option<Arc<Worker>> {
         self.state().workers.get(&id).cloned()
     }
@@ -102,6 +136,14 @@ pub(super) struct Upkeep {
 }
 
 impl State {
+    /// A worker that was started at this time does its work: what crashed before says nothing any more.
+    pub(super) fn serves(&mut self, started: BootInstant) {
+        if self.crashed_at.is_some_and(|crashed| started > crashed) {
+            self.crashes.served();
+            self.crashed_at = None;
+        }
+    }
+
     /// Where there are more workers than wanted, the youngest are let go.
     pub(super) fn let_go(&mut self) {
         let staying = |worker: &&Arc<Worker>| {

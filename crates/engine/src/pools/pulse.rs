@@ -10,19 +10,22 @@ use std::time::Duration;
 pub(super) struct Pulse {
     patience: Patience,
     suspicion: Suspicion,
+    /// Its process can be looked at. Before it was, nothing is known of it: it is not a worker elsewhere.
+    visible: bool,
     /// When anything was last heard of it.
     pub(super) heard: BootInstant,
     transport: Option<BootInstant>,
     next_ping: BootInstant,
     sequence: u64,
-    /// When the ping that is not answered yet was sent.
-    outstanding: Option<(u64, BootInstant)>,
+    outstanding: Option<Outstanding>,
     /// What this server reads from it waits for this server: its silence says nothing.
     pub(super) held_up: u32,
     /// Its outputs are read to their ends.
     pub(super) output_over: bool,
     /// Its process at the first look since it was heard.
     first_look: Option<ProcessLook>,
+    /// Since which look it was found stopped, each time.
+    stopped_since: Option<BootInstant>,
     seen: Seen,
     pub(super) last_pong: Option<(BootInstant, Pong)>,
     pub(super) round_trip: Option<Duration>,
@@ -33,8 +36,18 @@ pub(super) struct Pulse {
     pub(super) timeouts: u64,
 }
 
+/// The ping that is not answered yet.
+#[derive(Clone, Copy)]
+struct Outstanding {
+    sequence: u64,
+    /// Since when its pong is owed.
+    since: BootInstant,
+    /// There was room for it; otherwise it is tried again.
+    sent: bool,
+}
+
 impl Pulse {
-    pub(super) fn new(settings: &PoolSettings, now: BootInstant) -> Pulse {
+    pub(super) fn new(settings: &PoolSettings, now: BootInstant, visible: bool) -> Pulse {
         Pulse {
             patience: Patience {
                 ping_interval: settings.ping_interval,
@@ -43,6 +56,7 @@ impl Pulse {
                 worker_ttl: settings.worker_ttl,
             },
             suspicion: Suspicion::new(settings.ping_interval),
+            visible,
             heard: now,
             transport: None,
             next_ping: now,
@@ -51,6 +65,7 @@ impl Pulse {
             held_up: 0,
             output_over: false,
             first_look: None,
+            stopped_since: None,
             seen: Seen::default(),
             last_pong: None,
             round_trip: None,
@@ -71,7 +86,7 @@ impl Pulse {
     /// Anything valid that it says is a sign of life.
     pub(super) fn heard(&mut self, now: BootInstant) {
         self.heard = self.heard.max(now);
-        (self.first_look, self.seen) = (None, Seen::default());
+        self.look_afresh();
         if self.class != Class::Stalled {
             self.class = Class::Alive;
         }
@@ -90,14 +105,24 @@ impl Pulse {
 
     /// The ping that is due, if one is: never two at a time.
     pub(super) fn ping(&mut self, now: BootInstant) -> Option<u64> {
-        if now < self.next_ping || self.outstanding.is_some() {
-            return None;
+        match self.outstanding {
+            Some(Outstanding { sequence, sent: false, .. }) => Some(sequence),
+            None if now >= self.next_ping => {
+                self.sequence += 1;
+                self.outstanding = Some(Outstanding { sequence: self.sequence, since: now, sent: false });
+                self.next_ping = now + self.patience.ping_interval;
+                Some(self.sequence)
+            }
+            _ => None,
         }
-        self.sequence += 1;
-        self.pings += 1;
-        self.outstanding = Some((self.sequence, now));
-        self.next_ping = now + self.patience.ping_interval;
-        Some(self.sequence)
+    }
+
+    /// The ping is on its way. One that was not even taken is owed all the same, and tried again.
+    pub(super) fn pinged(&mut self) {
+        if let Some(outstanding) = &mut self.outstanding {
+            outstanding.sent = true;
+            self.pings += 1;
+        }
     }
 
     /// A person asks: the next ping is due now.
@@ -105,20 +130,12 @@ impl Pulse {
         self.next_ping = self.next_ping.min(now);
     }
 
-    /// The ping could not be sent.
-    pub(super) fn unsent(&mut self) {
-        self.pings = self.pings.saturating_sub(1);
-    }
-
     /// Answers how long the pong took, if it is the one that is awaited.
     pub(super) fn pong(&mut self, pong: Pong, now: BootInstant) -> Option<Duration> {
-        let (sequence, sent) = self.outstanding?;
-        if sequence != pong.sequence {
-            return None;
-        }
+        let Outstanding { since, .. } = self.outstanding.filter(|ping| ping.sequence == pong.sequence)?;
         self.outstanding = None;
         self.pongs += 1;
-        let took = now.since(sent);
+        let took = now.since(since);
         if let Some((before, _)) = self.last_pong {
             self.suspicion.heard(now.since(before));
         }
@@ -129,12 +146,18 @@ impl Pulse {
     }
 
     /// Its process was looked at.
-    pub(super) fn looked(&mut self, look: ProcessLook) {
+    pub(super) fn looked(&mut self, look: ProcessLook, now: BootInstant) {
         self.resident_bytes = look.resident_bytes;
+        if self.seen.stopped_now && look.state != ProcessState::Stopped {
+            // It goes on: what it did not do while it was stopped says nothing of it now.
+            self.look_afresh();
+        }
         let first = *self.first_look.get_or_insert(look);
         self.seen.looks += 1;
         self.seen.cpu = look.cpu.saturating_sub(first.cpu);
         self.seen.stopped_now = look.state == ProcessState::Stopped;
+        self.stopped_since = self.stopped_since.or(Some(now)).filter(|_| self.seen.stopped_now);
+        self.seen.stopped_for = self.stopped_since.map_or(Duration::ZERO, |since| now.since(since));
         match look.state {
             ProcessState::Stopped => self.seen.stopped += 1,
             ProcessState::Running | ProcessState::Blocked => self.seen.wanting += 1,
@@ -142,28 +165,32 @@ impl Pulse {
         }
     }
 
-    /// Whoever did not look has not heard: a stall of the watcher is not the worker's silence.
+    /// The watcher was away for so long.
     pub(super) fn excuse(&mut self, lag: Duration, now: BootInstant) {
         let later = |at: BootInstant| (at + lag).min(now);
         self.heard = later(self.heard);
         self.transport = self.transport.map(later);
-        self.outstanding = self.outstanding.map(|(sequence, sent)| (sequence, later(sent)));
-        (self.first_look, self.seen) = (None, Seen::default());
+        self.outstanding = self.outstanding.map(|ping| Outstanding { since: later(ping.since), ..ping });
+        self.look_afresh();
     }
 
     /// One more full timeout, from now on.
     pub(super) fn reprieve(&mut self, now: BootInstant) {
         self.heard = now;
-        self.outstanding = self.outstanding.map(|(sequence, _)| (sequence, now));
-        (self.first_look, self.seen) = (None, Seen::default());
+        self.outstanding = self.outstanding.map(|ping| Outstanding { since: now, ..ping });
+        self.look_afresh();
+    }
+
+    fn look_afresh(&mut self) {
+        (self.first_look, self.stopped_since, self.seen) = (None, None, Seen::default());
     }
 
     pub(super) fn silence(&self, now: BootInstant) -> Silence {
         let interval = self.patience.ping_interval.max(Duration::from_millis(1));
-        let owed = self.outstanding.map_or(0, |(_, sent)| now.since(sent).as_nanos() / interval.as_nanos());
+        let owed = self.outstanding.map_or(0, |ping| now.since(ping.since).as_nanos() / interval.as_nanos());
         let missed = u32::try_from(owed).unwrap_or(u32::MAX);
         let transport = self.transport.is_some_and(|at| now.since(at) < self.patience.ping_timeout);
-        let seen = Some(self.seen).filter(|seen| seen.looks > 0);
+        let seen = self.visible.then_some(self.seen);
         Silence { lasted: now.since(self.heard), missed, transport, seen }
     }
 

@@ -5,9 +5,11 @@ use super::pool::Pool;
 use super::worker::{Phase, Worker};
 use super::{end, telemetry};
 use crate::engine::Core;
+use crate::env::within;
 use everbeat_model::time::format_duration;
-use everbeat_model::worker::{Class, Sentence};
-use everbeat_model::{BootInstant, Reason};
+use everbeat_model::worker::{Class, Sentence, Silence};
+use everbeat_model::{BootInstant, Hole, Reason};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,22 +30,18 @@ pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
         }
         let due = core.env.boot() + turn;
         core.env.sleep_until(due).await;
-        let now = core.env.boot();
-        let lag = now.since(due);
-        if lag > LATE.min(pool.settings.ping_timeout / 2) {
-            // Whoever waits in the inbox is heard first, and nobody is judged for what was not looked at.
-            tracing::debug!(
-                pool = pool.settings.name,
-                lag_ms = lag.as_millis() as u64,
-                "the watcher of a pool was late"
-            );
-            pool.workers().iter().for_each(|worker| worker.state().pulse.excuse(lag, now));
+        if was_late(&core, &pool, due) {
             continue;
         }
         let workers = pool.workers();
-        if now >= look_at {
-            look_at = now + pool.settings.check_interval;
+        let begun = core.env.boot();
+        if begun >= look_at {
+            look_at = begun + pool.settings.check_interval;
             look(&core, &pool, &workers).await;
+        }
+        // It may also have been away in the middle of its turn.
+        if was_late(&core, &pool, begun) {
+            continue;
         }
         let now = core.env.boot();
         workers.iter().for_each(|worker| ping(&core, &pool, worker, now));
@@ -51,18 +49,37 @@ pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
     }
 }
 
-/// Looks at the processes of those that are silent, and at the memory of all.
+/// Whether the watcher was away itself. Then whoever waits in the inbox is heard first, and nobody is judged for what
+/// was not looked at.
+fn was_late(core: &Core, pool: &Pool, due: BootInstant) -> bool {
+    let now = core.env.boot();
+    let lag = now.since(due);
+    if lag <= LATE.min(pool.settings.ping_timeout / 2) || core.settings.hole.is(Hole::StalledWatcher) {
+        return false;
+    }
+    let lag_ms = lag.as_millis() as u64;
+    tracing::debug!(pool = pool.settings.name, lag_ms, "the watcher of a pool was late");
+    pool.workers().iter().for_each(|worker| worker.state().excuse(lag, now));
+    true
+}
+
+/// Looks at the processes of those that are silent, and at the memory of all. What does not answer in time is not seen.
 async fn look(core: &Arc<Core>, pool: &Arc<Pool>, workers: &[Arc<Worker>]) {
-    for worker in workers {
-        let Some(process) = &worker.process else { continue };
-        let Some(look) = process.look().await else { continue };
+    let longest = LATE.min(pool.settings.ping_interval) / 2;
+    let looks = workers.iter().filter_map(|worker| {
+        let process = worker.process.as_ref()?;
+        Some(async move { (worker, within(&*core.env, longest, process.look()).await.flatten()) })
+    });
+    for (worker, look) in join_all(looks).await {
+        let Some(look) = look else { continue };
         let mut state = worker.state();
         if state.phase == Phase::Dead {
             continue;
         }
-        let silent = core.env.boot().since(state.pulse.heard) > pool.settings.ping_interval;
+        let now = core.env.boot();
+        let silent = now.since(state.pulse.heard) > pool.settings.ping_interval;
         if silent {
-            state.pulse.looked(look);
+            state.pulse.looked(look, now);
         } else {
             state.pulse.resident_bytes = look.resident_bytes;
         }
@@ -74,22 +91,20 @@ async fn look(core: &Arc<Core>, pool: &Arc<Pool>, workers: &[Arc<Worker>]) {
     }
 }
 
-fn ping(core: &Core, pool: &Pool, worker: &Worker, now: BootInstant) {
+/// Pings a worker if that is due, and tells it until when its work is vouched for.
+pub(super) fn ping(core: &Core, pool: &Pool, worker: &Worker, now: BootInstant) {
     if !pool.settings.heartbeat || pool.speaks_lines() {
         return;
     }
-    let (sequence, epoch) = {
-        let mut state = worker.state();
-        let Some(epoch) = state.line.as_ref().map(|line| line.epoch) else { return };
-        let Some(sequence) = state.pulse.ping(now) else { return };
-        (sequence, epoch)
-    };
-    let vouched = core.life().map_or(Duration::ZERO, |life| life.vouched_until().since(now));
-    if worker.tell_now(ToWorker::Ping { sequence, epoch, vouched }) {
+    let vouched_until = core.life().map_or(now, |life| life.vouched_until());
+    let mut state = worker.state();
+    let Some((to, epoch)) = state.line.as_ref().map(|line| (line.to.clone(), line.epoch)) else { return };
+    let Some(sequence) = state.pulse.ping(now) else { return };
+    if to.try_send(ToWorker::Ping { sequence, epoch, vouched: vouched_until.since(now) }).is_ok() {
+        state.pulse.pinged();
+        state.vouched_until = state.vouched_until.max(vouched_until);
+        drop(state);
         telemetry::ping_sent(pool, worker);
-    } else {
-        // It does not even read: the ping counts as missed.
-        worker.state().pulse.unsent();
     }
 }
 
@@ -108,13 +123,19 @@ fn judge(
         match state.phase {
             Phase::Dead => continue,
             Phase::Starting => {
-                let waited = worker.uptime(now);
+                let waited = now.since(state.awaited_since);
                 if waited >= pool.settings.startup_grace && state.sentence.is_none() {
                     drop(state);
                     let grace = format_duration(pool.settings.startup_grace);
                     let message = format!("it did not say hello within {grace}");
                     end::sentence(core, pool, worker, Reason::WorkerNotReady, Class::Starting, message);
                 }
+                continue;
+            }
+            Phase::Draining if pool.remote && state.line.is_none() && state.running() == 0 => {
+                // It had said that it goes, has nothing left to do, and is gone.
+                drop(state);
+                end::lost(core, pool, worker, Class::Dead);
                 continue;
             }
             Phase::Serving | Phase::Draining => serving += 1,
@@ -126,27 +147,27 @@ fn judge(
         if !pool.settings.heartbeat && state.line.is_some() {
             continue;
         }
-        let silence = state.pulse.silence(now);
-        let class = match state.line {
-            Some(_) => silence.class(state.pulse.patience(), state.pulse.suspicion()),
-            None if cut_for(&state, now) < pool.settings.ping_timeout => Class::CutOff,
-            None => Class::Hung,
+        let cut = state.cut_for(now);
+        let silence = match cut {
+            // Nobody could ping it; what its process does counts all the same.
+            Some(lasted) => Silence { lasted, missed: u32::MAX, transport: false, ..state.pulse.silence(now) },
+            None => state.pulse.silence(now),
         };
-        let was = std::mem::replace(&mut state.pulse.class, class);
-        let judged = silence.judged(state.pulse.patience());
+        let (patience, cut) = (*state.pulse.patience(), cut.is_some());
+        let class = silence.class(&patience, state.pulse.suspicion());
+        let judged = silence.judged(&patience);
+        let shown = if cut && matches!(class, Class::Alive | Class::Suspect) { Class::CutOff } else { class };
+        let was = std::mem::replace(&mut state.pulse.class, shown);
         if judged && !matches!(was, Class::Busy | Class::Starved | Class::Stopped | Class::Hung) {
             state.pulse.timeouts += 1;
             telemetry::timeout(pool, worker, silence.missed, silence.lasted);
         }
-        let sentence = match state.line {
-            Some(_) => silence.sentence(class, state.pulse.patience()),
-            None if class == Class::CutOff => Sentence::Wait,
-            None => Sentence::End,
-        };
-        if sentence == Sentence::End && state.sentence.is_none() {
-            let cut = state.line.is_none();
+        // Without a link for so long, it has ended itself or should have, whatever it computes.
+        let overdue = cut && silence.lasted >= patience.worker_ttl.max(patience.ping_timeout);
+        let ends = overdue || silence.sentence(class, &patience) == Sentence::End;
+        if ends && state.sentence.is_none() {
             drop(state);
-            condemned.push((worker, class, silence.lasted, cut));
+            condemned.push((worker, shown, silence.lasted, cut));
         }
     }
     if condemned.is_empty() || !pool.settings.dependent {
@@ -161,7 +182,7 @@ fn judge(
             "so many workers are silent at once that this server doubts itself: it gives them one more timeout"
         );
         *doubted = Some(now);
-        condemned.iter().for_each(|(worker, ..)| worker.state().pulse.reprieve(now));
+        condemned.iter().for_each(|(worker, ..)| worker.state().reprieve(now));
         return;
     }
     for (worker, class, silent, cut) in condemned {
@@ -178,8 +199,4 @@ fn judge(
         };
         end::sentence(core, pool, worker, reason, class, message);
     }
-}
-
-fn cut_for(state: &super::worker::State, now: BootInstant) -> Duration {
-    state.cut_since.map_or(Duration::ZERO, |since| now.since(since))
 }

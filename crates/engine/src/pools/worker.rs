@@ -1,7 +1,7 @@
 //! One worker, as this server knows it: its process, its link, what it performs, and its pulse.
 
 use super::guardian::{WorkerExit, WorkerProcess};
-use super::link::{FromWorker, Hello, LeaseShown, ToWorker};
+use super::link::{Assignment, FromWorker, Hello, LeaseShown, ToWorker};
 use super::pulse::Pulse;
 use super::settings::PoolSettings;
 use crate::engine::lock;
@@ -28,8 +28,6 @@ pub(crate) struct Worker {
     pub(super) started_at: StoreTime,
     /// What its process was told, which nobody else knows.
     pub(super) secret: String,
-    /// What proves a worker that comes back.
-    pub(super) key: Token,
     state: Mutex<State>,
     changed: Notify,
     /// Tasks that look after this worker alone.
@@ -42,6 +40,12 @@ pub(super) struct State {
     /// None while its link is cut.
     pub(super) line: Option<Line>,
     pub(super) cut_since: Option<BootInstant>,
+    /// What proves a worker that comes back.
+    keys: Keys,
+    /// Since when its hello is awaited.
+    pub(super) awaited_since: BootInstant,
+    /// Until when this server has vouched for its work, by the latest of what it was told.
+    pub(super) vouched_until: BootInstant,
     attempts: BTreeMap<Token, Route>,
     pub(super) pulse: Pulse,
     /// Attempts that it has brought to an end.
@@ -54,6 +58,16 @@ pub(super) struct State {
     pub(super) exit: Option<WorkerExit>,
     /// Nothing of it and of what it started is left.
     pub(super) emptied: bool,
+}
+
+/// Each welcome brings another key. A hello that was long under way shows an old one, and what it says of attempts is
+/// old as well: it must not replace the link that came after it.
+struct Keys {
+    latest: Token,
+    /// The key before, until the worker is heard over the link of the latest: it may not have got that welcome.
+    former: Option<Token>,
+    /// The worker is heard over the latest link: it has got the welcome.
+    confirmed: bool,
 }
 
 /// How far a worker is in its life.
@@ -109,10 +123,22 @@ struct Route {
     run: RunId,
     attempt: u32,
     to: mpsc::Sender<FromWorker>,
+    /// The attempt was handed to its worker, over some link.
+    handed: bool,
     /// The attempt is judged, and its worker is asked to end it.
     ending: bool,
-    /// It has ended, while nobody listened.
+    /// Its worker has said that it ended.
     over: bool,
+}
+
+/// What is left of an attempt whose performer here is gone.
+pub(super) enum Left {
+    /// Its worker does not know of it.
+    Nothing,
+    /// It ended, and its worker waits to be told that this was heard.
+    Answer,
+    /// It goes on, and is heard here.
+    Goes(mpsc::Receiver<FromWorker>),
 }
 
 /// Why this server ends a worker, and what was seen of it then.
@@ -132,21 +158,23 @@ impl Worker {
         env: &dyn Env,
         started_at: StoreTime,
     ) -> Arc<Worker> {
-        let started = env.boot();
+        let (started, visible) = (env.boot(), process.is_some());
         Arc::new(Worker {
             id,
             process,
             started,
             started_at,
             secret,
-            key,
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 hello: Said::default(),
                 line: None,
                 cut_since: None,
+                keys: Keys { latest: key, former: None, confirmed: false },
+                awaited_since: started,
+                vouched_until: started,
                 attempts: BTreeMap::new(),
-                pulse: Pulse::new(settings, started),
+                pulse: Pulse::new(settings, started, visible),
                 finished: 0,
                 retiring: None,
                 last_lines: VecDeque::new(),
@@ -231,25 +259,51 @@ impl Worker {
             return None;
         }
         let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
-        let route = Route { run: lease.run_id, attempt: lease.attempt, to, ending: false, over: false };
+        let (run, attempt) = (lease.run_id, lease.attempt);
+        let route = Route { run, attempt, to, handed: false, ending: false, over: false };
         state.attempts.insert(lease.token, route);
         Some(heard)
     }
 
-    /// Hears of an attempt anew, since whoever heard of it before is gone. None: nothing of it goes on.
-    pub(super) fn hear_its_end(&self, token: Token) -> Option<mpsc::Receiver<FromWorker>> {
-        let mut state = self.state();
-        let route = state.attempts.get_mut(&token).filter(|route| !route.over)?;
-        let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
-        (route.to, route.ending) = (to, true);
-        Some(heard)
+    /// Hands an attempt over, by the link that there is now; waits while its worker does not read. False: the link is
+    /// cut, and nothing of the attempt will begin.
+    pub(super) async fn assign(&self, assignment: Assignment) -> bool {
+        let to = {
+            let mut state = self.state();
+            let Some(to) = state.line.as_ref().map(|line| line.to.clone()) else { return false };
+            // From here on a worker that comes back and does not show the attempt has never got it.
+            if let Some(route) = state.attempts.get_mut(&assignment.lease.token) {
+                route.handed = true;
+            }
+            to
+        };
+        to.send(ToWorker::Work(Box::new(assignment))).await.is_ok()
     }
 
-    /// An attempt ended while nobody listened.
-    pub(super) fn ended_unheard(&self, token: Token) {
+    /// Hears of an attempt anew, since whoever heard of it before is gone.
+    pub(super) fn hear_its_end(&self, token: Token) -> Left {
+        let mut state = self.state();
+        match state.attempts.get_mut(&token) {
+            Some(route) if route.over => Left::Answer,
+            Some(route) if route.handed => {
+                let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
+                (route.to, route.ending) = (to, true);
+                Left::Goes(heard)
+            }
+            _ => Left::Nothing,
+        }
+    }
+
+    /// Its worker says that an attempt ended. Noted before it is passed on: whoever should hear it may be gone.
+    pub(super) fn says_ended(&self, token: Token) {
         if let Some(route) = self.state().attempts.get_mut(&token) {
             route.over = true;
         }
+    }
+
+    /// Whether its link is there, and which of those that it ever had.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        self.state().line.as_ref().map(|line| line.epoch)
     }
 
     /// An attempt is over, and its slot is free.
@@ -300,7 +354,40 @@ impl Worker {
     }
 }
 
+/// Whoever served for so long, or finished anything, did not crash at its start.
+const SERVED: Duration = Duration::from_secs(10);
+
 impl State {
+    /// Whether a worker that shows this key may come back.
+    pub(super) fn admits(&self, key: Token) -> bool {
+        key == self.keys.latest || self.keys.former == Some(key)
+    }
+
+    /// Whether it is not known to have got any welcome: it may say its first hello again.
+    pub(super) fn unwelcomed(&self) -> bool {
+        self.phase == Phase::Starting
+            || (self.phase == Phase::Serving && self.keys.former.is_none() && !self.keys.confirmed)
+    }
+
+    /// It is welcomed anew, with this key.
+    pub(super) fn welcomes(&mut self, key: Token) {
+        if self.keys.confirmed {
+            self.keys.former = Some(self.keys.latest);
+        }
+        (self.keys.latest, self.keys.confirmed) = (key, false);
+    }
+
+    /// It is heard over its latest link. True for the first time: from now on it may be given work.
+    pub(super) fn confirms(&mut self) -> bool {
+        self.keys.former = None;
+        !std::mem::replace(&mut self.keys.confirmed, true)
+    }
+
+    /// Whether it has shown that it does its work.
+    pub(super) fn serves_well(&self, uptime: Duration) -> bool {
+        self.phase != Phase::Starting && (self.finished > 0 || uptime >= SERVED)
+    }
+
     /// Whether it could begin an attempt at this task now.
     pub(super) fn takes(&self, task: &str) -> bool {
         self.room() > 0 && self.hello.tasks.contains(task)
@@ -310,6 +397,7 @@ impl State {
     pub(super) fn room(&self) -> usize {
         let serves = self.phase == Phase::Serving
             && self.line.is_some()
+            && self.keys.confirmed
             && self.sentence.is_none()
             && !self.attempts.values().any(|route| route.ending);
         if serves { self.hello.slots.saturating_sub(self.attempts.len()) } else { 0 }
@@ -323,12 +411,35 @@ impl State {
         self.attempts.values().map(|route| route.run).collect()
     }
 
-    /// The attempts among these that the server does not await, and those that the worker does not know of.
+    /// Whoever did not look has not heard: a stall of the watcher is not the worker's silence.
+    pub(super) fn excuse(&mut self, lag: Duration, now: BootInstant) {
+        self.awaited_since = (self.awaited_since + lag).min(now);
+        self.cut_since = self.cut_since.map(|since| (since + lag).min(now));
+        self.pulse.excuse(lag, now);
+    }
+
+    /// One more full timeout, from now on.
+    pub(super) fn reprieve(&mut self, now: BootInstant) {
+        self.cut_since = self.cut_since.map(|_| now);
+        self.pulse.reprieve(now);
+    }
+
+    /// For how long its link has been cut, if it is.
+    pub(super) fn cut_for(&self, now: BootInstant) -> Option<Duration> {
+        match self.line {
+            Some(_) => None,
+            None => Some(self.cut_since.map_or(Duration::ZERO, |since| now.since(since))),
+        }
+    }
+
+    /// The attempts among these that the server does not await, and those that the worker was handed and does not know
+    /// of.
     pub(super) fn compare(&self, shown: &[LeaseShown]) -> (Vec<LeaseShown>, Vec<Token>) {
         let awaited = |lease: &LeaseShown| self.attempts.contains_key(&lease.token);
         let strange = shown.iter().filter(|lease| !awaited(lease)).copied().collect();
         let known: BTreeSet<Token> = shown.iter().map(|lease| lease.token).collect();
-        let forgotten = self.attempts.keys().filter(|token| !known.contains(token)).copied().collect();
+        let handed = self.attempts.iter().filter(|(_, route)| route.handed).map(|(token, _)| token);
+        let forgotten = handed.filter(|token| !known.contains(token)).copied().collect();
         (strange, forgotten)
     }
 

@@ -16,6 +16,7 @@ use everbeat_model::watch::Watch;
 use everbeat_model::{BootInstant, Hole, ReplicaId};
 use everbeat_store::Error as StoreError;
 use futures_util::FutureExt;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub(crate) struct Life {
     /// When these loops turned last, in microseconds of the boot clock.
     pub(super) settle_turned: AtomicU64,
     pub(super) sweep_turned: AtomicU64,
+    /// Since when this life knows of each replica that is gone and has left work for which it had vouched.
+    pub(super) mourned: Mutex<BTreeMap<ReplicaId, BootInstant>>,
     /// Tasks that end with this life.
     kept: Mutex<Vec<Task>>,
     /// Why no ending can be stored now, if so.
@@ -197,6 +200,7 @@ impl Life {
             sweep_now: Notify::new(),
             settle_turned: AtomicU64::new(now),
             sweep_turned: AtomicU64::new(now),
+            mourned: Mutex::default(),
             kept: Mutex::default(),
             unsettled: Mutex::default(),
             renew_now: Notify::new(),

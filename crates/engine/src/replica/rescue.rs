@@ -1,7 +1,9 @@
 //! Ends the attempts of replicas that are gone, each by its run's policy.
 
 use super::{Life, Turn};
+use crate::engine::lock;
 use crate::figures;
+use everbeat_model::policy::WhenIsolated;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -19,12 +21,19 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
         life.turned(Turn::Sweep);
         let orphans = life.call_in(Turn::Sweep, life.core.store.held(Which::Orphaned(BATCH))).await?;
         if orphans.is_empty() {
+            lock(&life.mourned).clear();
             return Ok(());
         }
         for held in &orphans {
             if let Entry::Vacant(unknown) = burials.entry(held.lease.replica_id) {
                 unknown.insert(burial(life, held.lease.replica_id).await?);
             }
+        }
+        let (waiting, orphans): (Vec<Held>, Vec<Held>) =
+            orphans.into_iter().partition(|held| may_go_on(life, held, &burials[&held.lease.replica_id]));
+        if orphans.is_empty() {
+            tracing::debug!(waiting = waiting.len(), "what workers of lost replicas performed is returned later");
+            return Ok(());
         }
         let (reasons, rescues): (Vec<Reason>, Vec<Settlement>) =
             orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).unzip();
@@ -61,9 +70,29 @@ async fn burial(life: &Life, replica: ReplicaId) -> Result<Option<Verdict>, Stor
     Ok(life.call_in(Turn::Sweep, life.core.store.verdicts(filter)).await?.into_iter().next())
 }
 
+fn proven(burial: &Option<Verdict>) -> bool {
+    burial.as_ref().is_some_and(|verdict| Reason::parse(&verdict.reason) == Some(Reason::LockReleased))
+}
+
+/// Whether an attempt that must not meet its successor may still go on. That its replica is gone proves nothing of a
+/// worker: that one stops when it is not vouched for any more, which is within the replica's timeout from its death.
+/// Whoever fell silent was watched for as long.
+fn may_go_on(life: &Life, held: &Held, burial: &Option<Verdict>) -> bool {
+    let gone = proven(burial) || held.owner.as_ref().is_none_or(|owner| owner.state == ReplicaState::Left);
+    let apart = || life.crew_of(&held.spec).is_none_or(|crew| life.crew(crew).performer.outlives_process());
+    let strict = held.spec.policy.when_isolated == WhenIsolated::Stop && !held.spec.detached();
+    if !gone || !strict || !apart() {
+        return false;
+    }
+    let timeout = held.owner.as_ref().map_or(life.core.settings.heartbeat_timeout, |owner| owner.heartbeat_timeout);
+    let now = life.core.env.boot();
+    let since = *lock(&life.mourned).entry(held.lease.replica_id).or_insert(now);
+    now.since(since) < timeout
+}
+
 fn rescue(life: &Life, held: &Held, burial: &Option<Verdict>) -> (Reason, Settlement) {
     let owner = held.lease.replica_id;
-    let proven = burial.as_ref().is_some_and(|verdict| Reason::parse(&verdict.reason) == Some(Reason::LockReleased));
+    let proven = proven(burial);
     let (reason, message) = match &held.owner {
         _ if proven => (Reason::ReplicaDied, format!("replica {owner} died")),
         Some(replica) if replica.state == ReplicaState::Left => {

@@ -13,6 +13,7 @@ mod env;
 mod executor;
 mod faults;
 mod faulty_graphs;
+mod faulty_outputs;
 mod faulty_runs;
 mod faulty_shims;
 mod faulty_store;

@@ -87,6 +87,7 @@ fn settlement(life: &Life, unstored: &Unstored) -> Settlement {
         next,
         standing,
         last_heartbeat_at: Some(life.last_heartbeat_at(&unstored.work)),
+        worker_id: unstored.work.vital().worker,
         verdict: unstored.draft.as_ref().map(|draft| draft.verdict(life, &unstored.work, next.describe(&standing))),
     }
 }

@@ -84,10 +84,12 @@ pub enum Hole {
     ShortageFails,
     /// A judgement that waits for the end of its performer is written before that has ended.
     EndUnawaited,
+    /// An ending is written before all that its attempt has streamed.
+    OutputUnawaited,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 26] = [
+    pub const ALL: [Hole; 27] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -114,5 +116,6 @@ impl Hole {
         Hole::WholeBatchWaits,
         Hole::ShortageFails,
         Hole::EndUnawaited,
+        Hole::OutputUnawaited,
     ];
 }

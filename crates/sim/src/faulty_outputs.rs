@@ -19,9 +19,12 @@ impl Outputs for FaultyStore {
                 }
             }
         };
-        let short = self.short();
+        let (short, shared) = (self.short(), self.shared.clone());
         let append = move |store: Arc<Memory>| async move {
-            short.map_or(Ok(()), |short| short.appends(&pieces))?;
+            if let Some(Err(error)) = short.map(|short| short.appends(&pieces)) {
+                shared.truth().unstored(&pieces);
+                return Err(error);
+            }
             store.append(pieces, keep).await
         };
         self.call_and("append", append, appended).await

@@ -30,6 +30,7 @@ mod message;
 mod moves;
 mod network;
 mod nodes;
+mod output_checker;
 mod plan;
 mod report;
 mod rng;

@@ -34,7 +34,7 @@ impl Shortage {
         if self.cause.is_some() { "no room for some" } else { "store that breaks on some" }
     }
 
-    fn large(run: RunId) -> bool {
+    pub(crate) fn large(run: RunId) -> bool {
         run.0.as_u128().is_multiple_of(LARGE_OF)
     }
 

@@ -87,4 +87,5 @@ every_planted_hole_is_found! {
     endings_that_wait_behind_a_bad_one_are_found: WholeBatchWaits breaks "liveness",
     a_shortage_that_fails_a_job_is_found: ShortageFails breaks "G16",
     an_end_that_is_not_awaited_is_found: EndUnawaited breaks "G6",
+    output_that_is_not_awaited_is_found: OutputUnawaited breaks "output",
 }

@@ -6,7 +6,7 @@ use super::link::{Assignment, Ended, FromWorker, HeartbeatAnswer, LeaseShown, To
 use super::pool::Pool;
 use super::worker::{Phase, Worker};
 use crate::attempts::{
-    Beat, Capacity, Conclusion, Ctx, Line, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
+    Beat, Capacity, Conclusion, Ctx, Line, MOST_ITEM_BYTES, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
 };
 use crate::env::within;
 use async_trait::async_trait;
@@ -163,6 +163,7 @@ impl Pool {
                 .into();
         }
         let mut told = false;
+        let mut streamed = 0;
         loop {
             let word = tokio::select! {
                 biased;
@@ -187,11 +188,20 @@ impl Pool {
                         worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
                     }
                 }
-                // A piece of its result is a sign that it advances.
-                Some(FromWorker::Output { .. }) => _ = ctx.heartbeat(Beat::default()),
+                Some(FromWorker::Output { sequence, item, .. }) => {
+                    // After a reconnect a worker may repeat itself; one that counts nothing does not.
+                    if sequence == 0 || sequence > streamed {
+                        streamed = streamed.max(sequence);
+                        self.streamed(ctx, &item).await;
+                    }
+                }
                 Some(FromWorker::Log { level, text, .. }) => {
                     tracing::info!(target: "everbeat::worker", worker = %worker.id, run = %lease.run_id,
                         attempt = lease.attempt, level, "{text}");
+                    let plain = level.is_empty() || level.eq_ignore_ascii_case("info");
+                    let text = if plain { text } else { format!("{level}: {text}") };
+                    // Whether the attempt should stop, its worker is told elsewhere.
+                    let _stop = ctx.log(&text).await;
                 }
                 Some(_) => {}
                 None => {
@@ -200,6 +210,21 @@ impl Pool {
                 }
             }
         }
+    }
+
+    /// A piece of the result of an attempt. One that cannot be taken is told in the log of the attempt.
+    async fn streamed(&self, ctx: &Ctx, item: &str) {
+        let bytes = item.len();
+        let refused = match Json::parse(item) {
+            _ if bytes > MOST_ITEM_BYTES => format!("it has {bytes} bytes; at most {MOST_ITEM_BYTES} are taken"),
+            Err(error) => format!("it is not JSON: {error}"),
+            Ok(item) => match ctx.output_json(&item).await {
+                Err(stop @ (Stop::TooLarge | Stop::TooDeep)) => stop.to_string(),
+                // Whether the attempt should stop, its worker is told elsewhere.
+                _ => return,
+            },
+        };
+        let _stop = ctx.log(&format!("everbeat: an item of output was refused: {refused}")).await;
     }
 
     async fn beaten(&self, ctx: &Ctx, beat: Beat, checkpoint: Option<String>) -> HeartbeatAnswer {

@@ -10,6 +10,7 @@ mod json;
 mod logs;
 mod openapi;
 mod operate;
+mod outputs;
 mod problems;
 mod recovery;
 mod runs;

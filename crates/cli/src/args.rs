@@ -119,7 +119,7 @@ pub(crate) enum Command {
         Exit codes: the command's own; 128 + N if signal N killed it; 125 Everbeat's own error (server away, job \
         refused or lost); 126 the command cannot be executed; 127 it was not found; 2 usage")]
     Run(RunArgs),
-    /// Print what a job wrote to stdout and stderr
+    /// Print what a job wrote to stdout and stderr, or the log of any other run
     #[command(after_help = "Examples:\n  \
         everbeat logs -f ID\n  \
         everbeat logs -f --exit-code ID      and end as the job does, like `everbeat run`\n  \
@@ -131,7 +131,8 @@ pub(crate) enum Command {
         everbeat submit sleep --input '{\"ms\": 5000}' --priority 10\n  \
         everbeat submit report --input @input.json --run-at 2026-12-01T06:00:00Z\n  \
         everbeat submit import --policy '{\"deadline\": \"10m\", \"max_attempts\": 5}' --unique-key import\n  \
-        everbeat submit echo --wait -o json | jq .result")]
+        everbeat submit echo --wait -o json | jq .result\n  \
+        everbeat submit crawl --follow | jq .url                    each item as the task streams it")]
     Submit(SubmitArgs),
     /// List what there is
     #[command(alias = "list")]
@@ -302,6 +303,7 @@ pub(crate) struct ConfigArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("awaited").args(["wait", "follow"]).multiple(true))]
 pub(crate) struct SubmitArgs {
     /// Name of the task; `everbeat ls tasks` lists them
     pub(crate) task: String,
@@ -332,8 +334,12 @@ pub(crate) struct SubmitArgs {
     /// Wait until the run is finished: stdout has its result alone, and the exit code tells how it ended
     #[arg(long)]
     pub(crate) wait: bool,
-    /// With --wait: give up after so long, with exit code 124 [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
+    /// Like --wait, and print each item that the run streams as it comes: one line of JSON each, then the result. With
+    /// `-o json` each is an object with `seq`, `attempt` and `item`, and the last line is the run
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// With --wait or --follow: give up after so long, with exit code 124 [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "awaited")]
     pub(crate) timeout: Option<Duration>,
 }
 

@@ -11,16 +11,24 @@ pub(crate) fn wall() -> StoreTime {
 
 /// How much of a wait is left; without a limit there is always more.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience(Option<Instant>);
+pub(crate) struct Patience {
+    until: Option<Instant>,
+    limit: Option<Duration>,
+}
 
 #[allow(clippy::disallowed_methods, reason = "the client is no part of the engine's time")]
 impl Patience {
     pub(crate) fn new(limit: Option<Duration>) -> Patience {
-        Patience(limit.and_then(|limit| Instant::now().checked_add(limit)))
+        Patience { until: limit.and_then(|limit| Instant::now().checked_add(limit)), limit }
+    }
+
+    /// How long the wait may take as a whole.
+    pub(crate) fn limit(self) -> Option<Duration> {
+        self.limit
     }
 
     pub(crate) fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+        self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
     pub(crate) fn pause(self, span: Duration) {

@@ -17,6 +17,7 @@ mod opening;
 mod output;
 mod serve;
 mod spinner;
+mod streaming;
 mod tasks;
 mod term;
 mod waiting;

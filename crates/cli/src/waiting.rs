@@ -1,6 +1,7 @@
 use crate::client::{Answer, Client, Trouble, escape};
 use crate::clock::Patience;
 use crate::exit::{self, Failure};
+use crate::streaming::{Item, Kind, Streaming};
 use crate::term;
 use everbeat_model::time::format_duration;
 use serde_json::Value;
@@ -22,23 +23,47 @@ pub(crate) fn finished(
     client: &Client,
     id: &str,
     what: &str,
-    limit: Option<Duration>,
+    patience: &Patience,
     met: bool,
 ) -> Result<Answer, Failure> {
     let path = format!("/api/v1/runs/{}", escape(id));
-    let waited = patiently(limit, met, |span| {
+    let waited = patiently(patience, met, |span| {
         let timeout = format!("{}ms", span.as_millis());
         let run = client.get_within(&path, &[("wait", "finished"), ("timeout", &timeout)], span + MARGIN)?;
         Ok(Some(run).filter(|run| is_finished(&run.value)))
     });
-    waited.map_err(|ended| match ended {
+    waited.map_err(|ended| unfinished(ended, id, what, patience))
+}
+
+fn unfinished(ended: Ended, id: &str, what: &str, patience: &Patience) -> Failure {
+    match ended {
         Ended::Failed(trouble) => trouble.into(),
         Ended::Over(_) => {
-            let limit = format_duration(limit.unwrap_or_default());
+            let limit = format_duration(patience.limit().unwrap_or_default());
             let hint = format!("it goes on; wait longer with `everbeat wait {id}`, or see `everbeat explain {id}`");
             Failure::new(exit::TIMED_OUT, format!("{what} is not finished after {limit}"), hint)
         }
-    })
+    }
+}
+
+/// Hands on what a run streams, each item as it comes, until it is finished; through restarts of the server. `take`
+/// answers whether anybody still reads. Answers whether all was read.
+pub(crate) fn streamed(
+    client: &Client,
+    id: &str,
+    what: &str,
+    patience: &Patience,
+    mut take: impl FnMut(&Item) -> bool,
+) -> Result<bool, Failure> {
+    let mut streaming = Streaming::new(client, id, Kind::Output);
+    let read = patiently(patience, true, |span| {
+        let page = streaming.next(Some(span))?;
+        if !page.items.iter().all(&mut take) {
+            return Ok(Some(false));
+        }
+        Ok(page.finished.then_some(true))
+    });
+    read.map_err(|ended| unfinished(ended, id, what, patience))
 }
 
 /// Which value of a node is waited for.
@@ -61,7 +86,7 @@ pub(crate) fn value(
         Newness::Any => None,
         Newness::NewerThan(revision) => Some(revision.to_string()),
     };
-    patiently(limit, false, |span| {
+    patiently(&Patience::new(limit), false, |span| {
         let timeout = format!("{}ms", span.as_millis());
         let mut query = vec![("timeout", timeout.as_str())];
         match &revision {
@@ -80,13 +105,12 @@ pub(crate) enum Ended {
 }
 
 /// Asks again and again, each time for a wait of the given span, until there is an answer.
-fn patiently(
-    limit: Option<Duration>,
+fn patiently<T>(
+    patience: &Patience,
     mut met: bool,
-    ask: impl Fn(Duration) -> Result<Option<Answer>, Trouble>,
-) -> Result<Answer, Ended> {
-    let patience = Patience::new(limit);
-    let contact = Patience::new(Some(limit.unwrap_or(FIRST_CONTACT)));
+    mut ask: impl FnMut(Duration) -> Result<Option<T>, Trouble>,
+) -> Result<T, Ended> {
+    let contact = Patience::new(Some(patience.limit().unwrap_or(FIRST_CONTACT)));
     let (mut told, mut said) = (false, None);
     loop {
         match ask(patience.left().min(ROUND)) {

@@ -99,7 +99,8 @@ fn no_process_is_judged_or_signalled_by_its_number() {
         for file in sources(&root().join("crates").join(name).join("src")) {
             let text = fs::read_to_string(&file).unwrap();
             for word in ["pid", "getpid", "kill_process", "pidfd"] {
-                let shown = word == "pid" && shown_to_people.contains(&file);
+                // The processes of the simulation have numbers, which pass on to others on purpose.
+                let shown = word == "pid" && (name == "sim" || shown_to_people.contains(&file));
                 assert!(shown || !words(&text).contains(word), "{} speaks of {word}", file.display());
             }
         }

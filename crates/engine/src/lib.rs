@@ -32,7 +32,8 @@ pub use jobs::{
 };
 pub use replica::{Check, CheckName, CheckStatus, LockGuard, Locks, Readiness};
 pub use runs::{
-    Explanation, FIND_WINDOW, Findable, Liveness, Match, Matches, RunView, SHORTEST_PART, Submission, Submit,
+    Explanation, FIND_WINDOW, Findable, Liveness, Match, Matches, OutputView, RunView, SHORTEST_PART, Submission,
+    Submit,
 };
 pub use settings::{JobSettings, QueueLimit, Settings};
 

@@ -33,6 +33,8 @@ pub struct Settings {
     /// What a run's own policy is laid over.
     pub runs: Policy,
     pub keep_finished: Duration,
+    /// Bytes that are kept of what a run streams: the newest.
+    pub output_limit: u64,
     pub keep_verdicts: Duration,
     /// Batches of events.
     pub keep_events: u64,
@@ -142,6 +144,7 @@ impl Default for Settings {
             slots: 64,
             runs: Policy::BASELINE,
             keep_finished: day * 30,
+            output_limit: 16 << 20,
             keep_verdicts: day * 30,
             keep_events: 100_000,
             queues: BTreeMap::new(),

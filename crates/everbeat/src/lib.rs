@@ -19,6 +19,27 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! A task may stream while it works: [`Ctx::output`] for items of its result, [`Ctx::log`] for lines of its log. Both are
+//! stored before the attempt ends, and whoever follows the run sees them as they come, on any replica.
+//!
+//! ```no_run
+//! use everbeat::{Ctx, Engine, Failure};
+//!
+//! # async fn start() -> Result<(), everbeat::Error> {
+//! let engine = Engine::open("sqlite://everbeat.db")
+//!     .task("count", |ctx: Ctx, to: u32| async move {
+//!         for number in 1..=to {
+//!             ctx.output(&number).await?;
+//!         }
+//!         ctx.log("counted all").await?;
+//!         Ok::<_, Failure>(to)
+//!     })
+//!     .start()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod engine;
 mod execution;

@@ -2,6 +2,7 @@
 
 use everbeat::model::{RunState, StoreTime};
 use everbeat::{Beat, Ctx, Engine, Error, Failure, Stop, Submit};
+use everbeat_store::OutputFilter;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -393,5 +394,59 @@ async fn a_dropped_engine_lets_go_of_its_file_and_its_work_goes_on_elsewhere() {
     };
     let run = engine.run(id).wait().await.unwrap().run;
     assert_eq!((run.state, run.attempt), (RunState::Succeeded, 2));
+    engine.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_task_streams_is_stored_before_it_ends_and_stays() {
+    each_store(async |url| {
+        let engine = Engine::open(url)
+            .task("count", |ctx: Ctx, to: u32| async move {
+                for number in 0..to {
+                    ctx.output(&number).await?;
+                }
+                ctx.log("all\nof \0 it").await?;
+                assert_eq!(ctx.output(&"x".repeat(2 << 20)).await, Err(Stop::TooLarge));
+                if ctx.attempt() == 1 { Err(Failure::new("not yet")) } else { Ok(to) }
+            })
+            .policy(&quick())
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
+        const MANY: u32 = 5000;
+        let run = engine.submit("count", &MANY).await.unwrap();
+        assert_eq!(run.result::<u32>().await.unwrap(), MANY);
+        let filter = OutputFilter { run: run.id(), kind: None, after: 0, limit: 100_000, bytes: usize::MAX };
+        let view = engine.inner().streamed(filter, Duration::ZERO).await.unwrap();
+        assert!(view.finished);
+        let texts: Vec<(u32, &str)> = view.page.items.iter().map(|item| (item.attempt, &*item.text)).collect();
+        let numbers: Vec<String> = (0..MANY).map(|number| number.to_string()).collect();
+        let said = numbers.iter().map(String::as_str).chain(["all", "of \u{fffd} it"]);
+        let expected: Vec<(u32, &str)> =
+            [1, 2].into_iter().flat_map(|nth| said.clone().map(move |text| (nth, text))).collect();
+        assert!(texts == expected, "{} items", texts.len());
+        engine.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_counts_as_progress() {
+    let engine = Engine::open("memory:")
+        .task("stream", |ctx: Ctx, _: ()| async move {
+            for number in 0..15 {
+                ctx.output(&number).await?;
+                ctx.sleep(Duration::from_millis(100)).await?;
+            }
+            Ok::<_, Failure>(())
+        })
+        .policy(&json!({ "stall_timeout": "700ms", "max_attempts": 1 }))
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    let view = engine.submit("stream", &()).await.unwrap().wait().await.unwrap();
+    assert_eq!(view.run.state, RunState::Succeeded, "{:?}", view.run.error);
     engine.drain().await;
 }

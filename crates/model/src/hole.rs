@@ -92,10 +92,12 @@ pub enum Hole {
     SweepUnawaited,
     /// A worker is signalled by its number, whoever has that by now.
     SignalByNumber,
+    /// An ending is written before all that its attempt has streamed.
+    OutputUnawaited,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 30] = [
+    pub const ALL: [Hole; 31] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -126,5 +128,6 @@ impl Hole {
         Hole::StalledWatcher,
         Hole::SweepUnawaited,
         Hole::SignalByNumber,
+        Hole::OutputUnawaited,
     ];
 }

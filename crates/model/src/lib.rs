@@ -13,6 +13,7 @@ pub mod idempotency;
 pub mod job;
 pub mod json;
 pub mod lease;
+pub mod output;
 pub mod policy;
 pub mod queue;
 pub mod reason;

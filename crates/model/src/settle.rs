@@ -14,6 +14,7 @@
 //! | any other                  | no           | no         | failed                                  |
 
 use crate::attempt::Outcome;
+use crate::id::WorkerId;
 use crate::json::Json;
 use crate::lease::Shown;
 use crate::policy::{OnLost, Policy};
@@ -137,6 +138,8 @@ pub struct Settlement {
     pub standing: Standing,
     /// Kept by the owner in memory while the attempt ran; the store's own record otherwise.
     pub last_heartbeat_at: Option<StoreTime>,
+    /// The worker that performed the attempt, if one did and the writer knows which.
+    pub worker_id: Option<WorkerId>,
     pub verdict: Option<Verdict>,
 }
 

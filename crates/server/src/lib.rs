@@ -25,6 +25,7 @@ mod logs;
 mod metrics;
 mod nodes;
 mod openapi;
+mod outputs;
 mod page;
 mod params;
 mod pools;

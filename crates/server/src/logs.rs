@@ -2,8 +2,9 @@
 
 use crate::app::App;
 use crate::limits::LONGEST_STREAM;
+use crate::outputs;
 use crate::params::{Params, Segment, bad};
-use crate::problem::{Kind, Problem, Result};
+use crate::problem::Result;
 use crate::schema::StreamName;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -55,7 +56,9 @@ pub(crate) async fn get_job_logs(State(app): State<App>, id: Segment, params: Pa
     answer(app, run, asked).await
 }
 
-/// The output of a run. Only commands keep any.
+/// The output of a run, as text: of a command what it wrote, byte for byte, of any other run the lines of its log. Those
+/// have neither a `stream` nor an `offset`; whoever wants to go on with them where a connection broke follows
+/// `/api/v1/runs/{id}/output?kind=log`.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/logs", tag = "runs",
     params(
         ("id" = Uuid, Path),
@@ -70,7 +73,7 @@ pub(crate) async fn get_job_logs(State(app): State<App>, id: Segment, params: Pa
     responses(
         (status = 200, body = String, content_type = "text/plain",
             headers(("everbeat-log-offset" = u64, description = "With `stream`: where in it the body begins"))),
-        (status = 404, description = "No such run, or it keeps no output"),
+        (status = 404, description = "No such run"),
         (status = 409, description = "Its output is on another host, was cleaned, or cannot be read"),
     ))]
 pub(crate) async fn get_logs(State(app): State<App>, id: Segment, params: Params) -> Result<Response> {
@@ -79,8 +82,17 @@ pub(crate) async fn get_logs(State(app): State<App>, id: Segment, params: Params
     if run.run.spec.detached() {
         return answer(app, run, asked).await;
     }
-    let detail = format!("run {} is a {}; only jobs keep their output", run.run.id, run.run.spec.kind.as_str());
-    Err(Problem::new(Kind::NoLogs, detail, "look at the server's or the worker's own log"))
+    let refuse = |name: &str, value: String| {
+        let problem =
+            format!("means nothing here: run {} is a {}, not a command", run.run.id, run.run.spec.kind.as_str());
+        Err(bad(Invalid::new(name, value, problem, "leave it out, or follow /output?kind=log&after=SEQ")))
+    };
+    let tail = match (asked.stream, asked.from) {
+        (Some(stream), _) => return refuse("stream", stream.as_str().to_string()),
+        (None, LogFrom::Tail(lines)) => Some(lines),
+        (None, LogFrom::Offset(_) | LogFrom::Attempt) => None,
+    };
+    outputs::log(app, run.run.id, tail, asked.follow).await
 }
 
 /// What a request for output wants.

@@ -39,7 +39,6 @@ pub(crate) enum Kind {
     ReadOnly,
     NotFound,
     NoSuchPath,
-    NoLogs,
     NotSet,
     MethodNotAllowed,
     WaitTimedOut,
@@ -75,7 +74,6 @@ impl Kind {
             Kind::ReadOnly => (StatusCode::FORBIDDEN, "read-only", "The server is read-only"),
             Kind::NotFound => (StatusCode::NOT_FOUND, "not-found", "It does not exist"),
             Kind::NoSuchPath => (StatusCode::NOT_FOUND, "no-such-path", "There is nothing at this path"),
-            Kind::NoLogs => (StatusCode::NOT_FOUND, "no-logs", "The run keeps no output"),
             Kind::NotSet => (StatusCode::NOT_FOUND, "not-set", "The node has no value"),
             Kind::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "The path does not know this method")

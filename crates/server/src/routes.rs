@@ -3,8 +3,11 @@
 use crate::Scope::{self, Admin, Metrics, Read, Submit};
 use crate::app::App;
 use crate::auth::looks_only;
-use crate::{events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, queues};
-use crate::{pools, recovery, replicas, runs, sentinels, submit, tasks, values, verdicts, workers};
+use crate::{
+    events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, outputs, pools,
+    queues,
+};
+use crate::{recovery, replicas, runs, sentinels, submit, tasks, values, verdicts, workers};
 use axum::Router;
 use axum::extract::{MatchedPath, NestedPath, Request};
 use axum::http::Method;
@@ -37,6 +40,7 @@ impl Routes {
             .guarded(Read, routes!(runs::list_attempts))
             .guarded(Read, routes!(runs::explain_run))
             .guarded(Read, routes!(logs::get_logs))
+            .guarded(Read, routes!(outputs::get_output))
             .guarded(Submit, routes!(runs::cancel_run))
             .guarded(Submit, routes!(runs::retry_run))
             // Jobs.

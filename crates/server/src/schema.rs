@@ -3,6 +3,7 @@
 use everbeat_engine::pools::{PoolView, WorkerView};
 use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Lock, Stream};
 use everbeat_model::graph::{NodeKind, ViewState};
+use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
 use everbeat_model::verdict::{Judgement, SubjectKind};
@@ -46,6 +47,7 @@ words!(FindableName, Findable::ALL.map(Findable::as_str).to_vec());
 words!(WaitFor, vec!["finished"]);
 words!(HeartbeatStatusName, HeartbeatStatus::ALL.map(HeartbeatStatus::as_str).to_vec());
 words!(StreamName, Stream::BOTH.map(Stream::as_str).to_vec());
+words!(OutputKindName, OutputKind::ALL.iter().map(|kind| kind.as_str()).collect());
 words!(LockName, Lock::ALL.map(Lock::as_str).to_vec());
 words!(RecommendedAction, vec!["investigate", "resume", "none"]);
 words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);

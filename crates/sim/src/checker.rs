@@ -3,6 +3,7 @@
 use crate::deaths;
 use crate::graph_checker::GraphChecker;
 use crate::moves::Place;
+use crate::output_checker::OutputChecker;
 use crate::report::passed;
 use crate::shared::Shared;
 use crate::truth::Truth;
@@ -27,6 +28,7 @@ pub(crate) struct Checker {
     /// Burials by judge and look: how long each of them had been watched.
     burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
     graphs: GraphChecker,
+    outputs: OutputChecker,
 }
 
 impl Checker {
@@ -41,12 +43,18 @@ impl Checker {
             let now = shared.now();
             let mut truth = shared.truth();
             self.replicas(state, &mut truth, now);
+            let places = &self.places;
+            self.outputs.look(state, &mut truth, |run| match place_of(places, run) {
+                Some(Place::Leased { attempt, .. }) => Some(attempt),
+                _ => None,
+            });
             let sizes = sizes(state);
             if sizes != self.sizes {
                 self.sizes = sizes;
                 truth.report.checks += 1;
                 self.verdicts(shared, state, &mut truth, now);
                 self.runs(state, &mut truth, now);
+                self.outputs.finished(state, &mut truth);
             }
             self.graphs.look(state, &mut truth, now);
             checkpoints(state, &mut truth);
@@ -78,6 +86,7 @@ impl Checker {
                 lost_by: BTreeMap::new(),
                 burials: std::mem::take(&mut self.burials),
                 graphs: GraphChecker::rebased(state, &mut truth, shared.now()),
+                outputs: OutputChecker::rebased(state, &mut truth),
             };
         });
     }

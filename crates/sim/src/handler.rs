@@ -2,6 +2,7 @@
 //! from outside who produced it.
 
 use crate::executor::Owner;
+use crate::output_checker::Word;
 use crate::shared::Shared;
 use crate::truth::Performance;
 use async_trait::async_trait;
@@ -22,6 +23,9 @@ pub(crate) struct Script {
     pub(crate) progresses: bool,
     pub(crate) stall_ms: Option<u64>,
     pub(crate) checkpoints: bool,
+    /// Streams so many items after every step.
+    #[serde(default)]
+    pub(crate) streams: u64,
     /// Attempts up to this one fail.
     pub(crate) fails_until: u32,
     pub(crate) panics_until: u32,
@@ -65,6 +69,7 @@ impl Handler for Work {
                 ctx.sleep(span).await?;
             }
             self.signs(&ctx, &script, place as u64)?;
+            script.stream(&self.shared, self.owner, &ctx, performing.nonce).await?;
             if script.checkpoints {
                 script.checkpoint(&self.shared, self.owner, &ctx, place as u64 + 1).await?;
             }
@@ -117,6 +122,33 @@ impl Script {
         if let Some(stall) = self.stall_ms {
             truth.not_stalled_before.insert(key, now + stall * 1000);
         }
+    }
+
+    /// Streams a few items. The engine says whether it took them.
+    async fn stream(&self, shared: &Shared, owner: Owner, ctx: &Ctx, nonce: u64) -> Result<(), Stop> {
+        for _ in 0..self.streams {
+            let nth = {
+                let mut truth = shared.truth();
+                let speech = truth.said.entry(nonce).or_default();
+                speech.given += 1;
+                speech.given - 1
+            };
+            // Somebody else may have decided how it ends before this came.
+            let counts = matches!(ctx.check(), Ok(()) | Err(Stop::Draining));
+            if let Some(timeout) = self.timeout_ms.filter(|_| counts) {
+                // An item is a sign of its own, and promises nothing.
+                let earliest = shared.now() + timeout * 1000;
+                shared.truth().not_silent_before.insert((owner, ctx.run_id(), ctx.attempt()), earliest);
+            }
+            let answer = ctx.output(&Word { nonce, nth }).await;
+            if answer.is_ok() {
+                let mut truth = shared.truth();
+                truth.report.items += 1;
+                truth.said.entry(nonce).or_default().taken = nth + 1;
+            }
+            answer?;
+        }
+        Ok(())
     }
 
     /// Stores how far the work is. From then on no attempt may begin before that.

@@ -19,6 +19,8 @@ pub struct Report {
     /// Submissions whose answer never came, or was an error.
     pub unacknowledged: u64,
     pub attempts: u64,
+    /// Items that attempts streamed.
+    pub items: u64,
     pub succeeded: u64,
     pub failed: u64,
     pub cancelled: u64,
@@ -89,6 +91,7 @@ impl Report {
         self.submitted += other.submitted;
         self.unacknowledged += other.unacknowledged;
         self.attempts += other.attempts;
+        self.items += other.items;
         self.succeeded += other.succeeded;
         self.failed += other.failed;
         self.cancelled += other.cancelled;
@@ -131,6 +134,7 @@ impl Report {
         };
         least("submitted", self.submitted, 10.0);
         least("finished", self.finished(), 10.0);
+        least("items streamed", self.items, 5.0);
         least("succeeded", self.succeeded, 5.0);
         least("failed", self.failed, 0.3);
         least("cancelled", self.cancelled, 0.2);

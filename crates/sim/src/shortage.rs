@@ -5,7 +5,7 @@ use crate::agenda::Action;
 use crate::rng::Rng;
 use crate::world::World;
 use everbeat_model::{NewRun, Outcome, RunId, Settlement};
-use everbeat_store::{Error, Obstacle, Result, Sign};
+use everbeat_store::{Error, Obstacle, Piece, Result, Sign};
 
 /// Of so many runs, one is too large.
 const LARGE_OF: u128 = 4;
@@ -34,7 +34,7 @@ impl Shortage {
         if self.cause.is_some() { "no room for some" } else { "store that breaks on some" }
     }
 
-    fn large(run: RunId) -> bool {
+    pub(crate) fn large(run: RunId) -> bool {
         run.0.as_u128().is_multiple_of(LARGE_OF)
     }
 
@@ -51,6 +51,11 @@ impl Shortage {
     pub(crate) fn signs(self, signs: &[Sign]) -> Result<()> {
         let large = |sign: &Sign| sign.checkpoint.is_some() && Shortage::large(sign.shown.run_id);
         self.refuse(!self.healed && signs.iter().any(large))
+    }
+
+    pub(crate) fn appends(self, pieces: &[Piece]) -> Result<()> {
+        let large = |piece: &Piece| !piece.items.is_empty() && Shortage::large(piece.shown.run_id);
+        self.refuse(!self.healed && pieces.iter().any(large))
     }
 
     pub(crate) fn enqueues(self, runs: &[NewRun]) -> Result<()> {

@@ -2,6 +2,7 @@
 //! performed what, and what was promised to whom. The checker compares the store with it.
 
 use crate::executor::Owner;
+use crate::output_checker::Speech;
 use crate::process::FIRST_WORKER;
 use crate::report::Report;
 use everbeat_engine::JobAttempt;
@@ -44,6 +45,8 @@ pub(crate) struct Truth {
     pub(crate) keys: BTreeMap<String, RunId>,
     /// The furthest checkpoint that a performer was told is stored, by run.
     pub(crate) checkpoints: BTreeMap<RunId, u64>,
+    /// What attempts streamed, by the nonce of who performed them.
+    pub(crate) said: BTreeMap<u64, Speech>,
     /// Reopenings that the store carried out and the checker has not seen yet.
     pub(crate) reopenings: BTreeMap<RunId, u32>,
     /// Runs whose cancel the store took, until they are reopened.

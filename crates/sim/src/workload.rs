@@ -146,6 +146,7 @@ pub(crate) fn submission(rng: &mut Rng, serial: u64, store_now: StoreTime) -> (S
     }
     script.fails_for_good = rng.chance(0.05);
     script.checkpoints |= rng.chance(0.3);
+    script.streams = if rng.chance(0.3) { rng.between(1, 4) } else { 0 };
     script.stops = policy.get("when_isolated").is_some();
     let submit = Submit {
         queue: rng.pick(&QUEUES).to_string(),

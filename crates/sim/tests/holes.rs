@@ -96,4 +96,5 @@ every_planted_hole_is_found! {
     a_stalled_watcher_of_workers_is_found: StalledWatcher breaks "G",
     a_sweep_that_is_not_awaited_is_found: SweepUnawaited breaks "G9",
     a_signal_by_number_is_found: SignalByNumber breaks "G",
+    output_that_is_not_awaited_is_found: OutputUnawaited breaks "output",
 }

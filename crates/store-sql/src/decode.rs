@@ -1,6 +1,7 @@
 //! From rows to the model. What cannot be read is a `Bug` that names the row; lists pass it over.
 
 use crate::columns::VIOLATION_LIMIT;
+use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::{Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
@@ -8,7 +9,7 @@ use everbeat_model::{
     Attempt, ExecutionId, Json, Lease, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing,
     StoreTime, Token, Verdict, VerdictId,
 };
-use everbeat_store::{Error, Held, Result, Violation, last_heartbeat};
+use everbeat_store::{Error, Held, Result, Streamed, Violation, last_heartbeat};
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -149,6 +150,26 @@ impl AttemptCells {
             last_heartbeat_at: self.last_heartbeat_at.map(StoreTime),
             error: self.error.map(Json::stored),
             verdict_id: self.verdict_id.map(VerdictId),
+        })
+    }
+}
+
+pub(crate) struct OutputCells {
+    pub(crate) seq: i64,
+    pub(crate) attempt: i64,
+    pub(crate) at: i64,
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}
+
+impl OutputCells {
+    pub(crate) fn read(self, run: Uuid) -> Result<Streamed> {
+        Ok(Streamed {
+            seq: whole(self.seq),
+            attempt: count(self.attempt),
+            at: StoreTime(self.at),
+            kind: known("output of run", run, "kind", &self.kind, OutputKind::parse(&self.kind))?,
+            text: self.text.into(),
         })
     }
 }

@@ -14,6 +14,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/sqlite/0002_graphs.sql") },
     Migration { version: 3, name: "jobs", sql: include_str!("migrations/sqlite/0003_jobs.sql") },
     Migration { version: 4, name: "machine", sql: include_str!("migrations/sqlite/0004_machine.sql") },
+    Migration { version: 5, name: "outputs", sql: include_str!("migrations/sqlite/0005_outputs.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -21,6 +22,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 2, name: "graphs", sql: include_str!("migrations/postgres/0002_graphs.sql") },
     Migration { version: 3, name: "jobs", sql: include_str!("migrations/postgres/0003_jobs.sql") },
     Migration { version: 4, name: "machine", sql: include_str!("migrations/postgres/0004_machine.sql") },
+    Migration { version: 5, name: "outputs", sql: include_str!("migrations/postgres/0005_outputs.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

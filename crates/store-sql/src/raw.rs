@@ -67,6 +67,7 @@ pub async fn raw_rates(store: &dyn Store, runs: usize, batch: usize) -> Result<R
                 next: Next::Finish(RunState::Succeeded),
                 standing: claimed.standing,
                 last_heartbeat_at: None,
+                worker_id: None,
                 verdict: None,
             })
             .collect();

@@ -14,6 +14,7 @@ mod events;
 mod executions;
 mod graphs;
 mod ids;
+mod outputs;
 mod queues;
 mod replicas;
 mod runs;
@@ -31,6 +32,7 @@ pub use executions::{
 pub use graphs::{Applied, Definition, Graphs};
 pub use ids::{Ids, Noun};
 pub use memory::Memory;
+pub use outputs::{FORGET_ITEMS, Keep, OutputFilter, OutputPage, Outputs, Piece, Streamed};
 pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
@@ -49,6 +51,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Everything that a store does.
 pub trait Store:
     Runs
+    + Outputs
     + Graphs
     + Executions
     + Ids
@@ -68,6 +71,7 @@ pub trait Store:
 
 impl<T> Store for T where
     T: Runs
+        + Outputs
         + Graphs
         + Executions
         + Ids

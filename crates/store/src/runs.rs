@@ -83,7 +83,8 @@ pub trait Runs {
     /// Forgets one run if it is finished and no execution still waits for it; answers whether it did.
     async fn forget(&self, run: RunId) -> Result<bool>;
 
-    /// Forgets runs that finished more than `keep` ago, at most `limit`; answers how many.
+    /// Forgets runs that finished more than `keep` ago, at most `limit`, and fewer where they have streamed much
+    /// ([`FORGET_ITEMS`](crate::FORGET_ITEMS)); answers how many. When it answers 0 there are none left.
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize>;
 }
 

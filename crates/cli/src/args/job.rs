@@ -48,9 +48,9 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogsArgs {
-    /// Id of a job
+    /// Id of a job or run
     pub(crate) id: String,
-    /// Go on until the job is finished, through restarts of the server
+    /// Go on until the job or run is finished, through restarts of the server
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// With --follow: end with the job's own exit code, as `everbeat run` does
@@ -59,7 +59,7 @@ pub(crate) struct LogsArgs {
     /// Begin with the last so many lines of each stream [default: with all that is kept]
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<u64>,
-    /// Only this stream, to stdout [default: each to its own]
+    /// Of a job: only this stream, to stdout [default: each to its own]
     #[arg(long, value_enum)]
     pub(crate) stream: Option<Stream>,
     /// With --follow: give up when the server is away for so long

@@ -1,6 +1,6 @@
 use super::To;
 use super::find::WORK;
-use super::show;
+use super::{logs, show};
 use crate::args::{LogsArgs, RunArgs, Stream};
 use crate::client::{Answer, Client, Trouble, escape};
 use crate::contact::Contact;
@@ -9,6 +9,7 @@ use crate::follow::{Ended, From, Reading, Sink};
 use crate::output::{self, message, plain};
 use crate::spinner::Spinner;
 use crate::{interrupt, term, waiting};
+use everbeat_model::run::COMMAND;
 use everbeat_model::time::format_duration;
 use everbeat_model::{Invalid, Reason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -117,9 +118,16 @@ fn code(job: &Value) -> u8 {
 pub(crate) fn logs(to: &To, args: &LogsArgs) -> Result<u8, Failure> {
     let id = to.id(&args.id, WORK)?;
     let patience = if args.follow { args.patience } else { Duration::ZERO };
+    let contact = Arc::new(Contact::new(patience));
+    match contact.ask(|| to.client.get(&format!("/api/v1/runs/{}", escape(&id)), &[])) {
+        Ok(run) if run.value["task"] != COMMAND => return logs::of_run(to, args, &id, &contact),
+        Err(trouble) if args.exit_code && !trouble.is("not-found") => return Err(unfollowed(to, &id, trouble)),
+        Err(trouble) if !trouble.is("not-found") => return Err(trouble.into()),
+        _ => {}
+    }
     let reading = Reading {
         client: to.client.clone(),
-        contact: Arc::new(Contact::new(patience)),
+        contact,
         id: id.clone(),
         from: args.tail.map_or(From::Offset(0), From::Tail),
         follow: args.follow,

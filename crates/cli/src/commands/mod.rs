@@ -11,6 +11,7 @@ pub(crate) mod graph;
 pub(crate) mod invariants;
 pub(crate) mod job;
 pub(crate) mod list;
+mod logs;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod recovery;

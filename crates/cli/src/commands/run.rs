@@ -3,8 +3,10 @@ use super::find::WORK;
 use super::show;
 use crate::args::SubmitArgs;
 use crate::client::{Answer, escape};
+use crate::clock::Patience;
 use crate::exit::{self, Failure};
 use crate::spinner::Spinner;
+use crate::streaming::Item;
 use crate::{clock, interrupt, output, term, waiting};
 use everbeat_model::time::parse_duration;
 use everbeat_model::{Invalid, Json, NotJson, StoreTime};
@@ -53,6 +55,9 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
     if accepted.status == 200 {
         term::say(&format!("run {id} already stands for this; no new one was made"));
     }
+    if args.follow {
+        return followed(to, id, args.timeout);
+    }
     if args.wait {
         return awaited(to, Some("run"), id, args.timeout, true);
     }
@@ -80,13 +85,50 @@ fn awaited(to: &To, noun: Option<&'static str>, id: &str, timeout: Option<Durati
     interrupt::with(format!("everbeat: {what} goes on; come back to it with {again}, stop it with {stop}"));
     term::say(&format!("everbeat: waiting for {what}"));
     let company = Spinner::of_run(&to.client, noun, id);
-    let run = waiting::finished(&to.client, id, &what, timeout, met)?;
+    let run = waiting::finished(&to.client, id, &what, &Patience::new(timeout), met)?;
+    drop(company);
+    ended(to, id, run)
+}
+
+/// Prints what a run streams as it comes, then what it gave, and ends as it did.
+fn followed(to: &To, id: &str, timeout: Option<Duration>) -> Result<u8, Failure> {
+    let what = format!("run {id}");
+    let (again, stop) = (to.command(&format!("wait {id}")), to.command(&format!("cancel {id}")));
+    interrupt::with(format!("everbeat: {what} goes on; come back to it with {again}, stop it with {stop}"));
+    term::say(&format!("everbeat: following {what}"));
+    let patience = Patience::new(timeout);
+    let company = Spinner::of_run(&to.client, Some("run"), id);
+    let mut attempt = None;
+    let read = waiting::streamed(&to.client, id, &what, &patience, |item| {
+        if attempt.replace(item.attempt).is_some_and(|before| before != item.attempt) {
+            term::warn(&format!("everbeat: attempt {} begins; what it streams may repeat", item.attempt));
+        }
+        let Item { seq, attempt, item } = item;
+        match to.json() {
+            true => output::print(&format!("{{\"seq\":{seq},\"attempt\":{attempt},\"item\":{item}}}")),
+            false => output::print(item.get()),
+        }
+    })?;
+    if !read {
+        return Ok(exit::UNREAD);
+    }
+    let run = waiting::finished(&to.client, id, &what, &patience, true)?;
+    drop(company);
+    if to.json() {
+        // One line, as each item is.
+        output::print(run.raw.get());
+        return waiting::code(&to.client, &run.value);
+    }
+    ended(to, id, run)
+}
+
+/// Prints what a finished run gave, and ends as it did.
+fn ended(to: &To, id: &str, run: Answer) -> Result<u8, Failure> {
     let run = match run.value["kind"] == "job" {
         // It is over: its own fields are for showing, and not worth another wait.
         true => to.client.get(&format!("/api/v1/jobs/{}", escape(id)), &[]).unwrap_or(run),
         false => run,
     };
-    drop(company);
     if to.json() {
         to.print(run.raw.get(), String::new);
     } else {

@@ -273,6 +273,16 @@ pub(crate) const KEYS: &[Key] = &[
         config.settings.keep_finished = values::span(value)?;
         Ok(())
     }),
+    key(
+        "runs.output_limit",
+        Kind::Size,
+        "16MiB",
+        "Bytes that are kept of what a run streams, items and lines of its log, of all its attempts; the oldest go first.",
+        |config, value| {
+            config.settings.output_limit = values::size(value, 4096, 1 << 40)? as u64;
+            Ok(())
+        },
+    ),
     key("runs.keep_events", Kind::Whole, "100000", "How many batches of events are kept.", |config, value| {
         config.settings.keep_events = values::whole(value, 1, 1 << 40)?;
         Ok(())

@@ -1,7 +1,9 @@
 //! What the code of an attempt may ask and say: heartbeats, progress, checkpoints, whether to stop.
 
+use super::outputs::Outbox;
 use super::sign::Signer;
 use super::work::Work;
+use everbeat_model::output::{Item, OutputKind};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::{Json, Parent, RunId, StoreTime};
 use serde::Serialize;
@@ -14,6 +16,7 @@ use std::time::Duration;
 pub struct Ctx {
     pub(crate) work: Arc<Work>,
     pub(crate) signer: Signer,
+    pub(crate) outbox: Arc<Outbox>,
 }
 
 /// A sign of progress. Everything is optional: an empty one says "alive".
@@ -42,7 +45,7 @@ pub enum Stop {
     Fenced,
     #[error("the attempt was judged: its time is over")]
     Judged,
-    #[error("the value is larger than 4 MiB")]
+    #[error("the value is too large: a checkpoint may have 4 MiB, an item of output 1 MiB")]
     TooLarge,
     #[error("the store cannot hold the value")]
     Unstorable,
@@ -52,6 +55,11 @@ pub enum Stop {
 
 /// Larger checkpoints and results are refused: they belong into a file or an object store.
 pub(crate) const MOST_VALUE_BYTES: usize = 4 << 20;
+
+/// Larger items of output are refused: they belong into a file or an object store.
+pub(crate) const MOST_ITEM_BYTES: usize = 1 << 20;
+/// Longer lines of a log are cut.
+const MOST_LINE_BYTES: usize = 16 << 10;
 
 impl Ctx {
     pub fn run_id(&self) -> RunId {
@@ -124,6 +132,46 @@ impl Ctx {
         // What was made here has no other bound to break.
         value.check().map_err(|_beyond| Stop::TooDeep)?;
         self.signer.checkpoint(&self.work, value).await
+    }
+
+    /// Streams a piece of the result. Whoever follows the run sees it at once, on any replica, and it stays with the run
+    /// beside the result; of much the newest is kept (`runs.output_limit`). At most 1 MiB. It counts as progress.
+    ///
+    /// Returns when the item is taken, not when it is stored; all items are stored before the attempt ends. While the
+    /// store takes less than is streamed this waits. The answer tells whether to go on; an item that is not taken, since
+    /// the attempt should stop and there is no room, is the last: nothing is taken after it.
+    ///
+    /// The next attempt begins anew: what an earlier one streamed stays, under that attempt's number.
+    pub async fn output<T: Serialize>(&self, item: &T) -> Result<(), Stop> {
+        self.output_json(&Json::of(item)).await
+    }
+
+    pub(crate) async fn output_json(&self, item: &Json) -> Result<(), Stop> {
+        if item.as_str().len() > MOST_ITEM_BYTES {
+            return Err(Stop::TooLarge);
+        }
+        // What was made here has no other bound to break.
+        item.check().map_err(|_beyond| Stop::TooDeep)?;
+        self.say(OutputKind::Output, item.as_str()).await?;
+        self.check()
+    }
+
+    /// Writes into the log of the run, each line as one. Long lines are cut. Otherwise like [`output`](Ctx::output).
+    pub async fn log(&self, text: &str) -> Result<(), Stop> {
+        for line in text.lines() {
+            let cut = &line[..line.floor_char_boundary(MOST_LINE_BYTES)];
+            // Not every database holds NUL in text.
+            let line = if cut.len() < line.len() { format!("{cut} …") } else { cut.to_string() };
+            self.say(OutputKind::Log, &line.replace('\0', "\u{fffd}")).await?;
+        }
+        self.check()
+    }
+
+    async fn say(&self, kind: OutputKind, text: &str) -> Result<(), Stop> {
+        self.work.advanced(self.signer.now());
+        self.outbox.take(&self.work, Item { kind, text: text.into() }).await?;
+        self.work.advanced(self.signer.now());
+        Ok(())
     }
 
     /// The last checkpoint of this run, of whichever attempt. One of another shape reads as none.

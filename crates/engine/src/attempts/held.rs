@@ -75,10 +75,15 @@ pub(crate) fn hold(
         hold.last_warned = now;
         let lease = &unstored.work.claimed.lease;
         tracing::warn!(run = %lease.run_id, attempt = lease.attempt, outcome = unstored.ending.outcome.as_str(),
-            bytes = unstored.ending.bytes(), tries = hold.tries, %error, "an ending cannot be stored; it is kept and tried again");
+            bytes = unstored.bytes(), tries = hold.tries, %error, "an ending cannot be stored; it is kept and tried again");
     }
     let patience = life.core.settings.store_patience;
-    if hold.spent >= patience && !hold.gave_way && unstored.ending.bytes() > SMALL_BYTES {
+    if hold.spent >= patience && unstored.leave_words() {
+        let lease = &unstored.work.claimed.lease;
+        tracing::error!(run = %lease.run_id, attempt = lease.attempt, tries = hold.tries, %error,
+            "what an attempt streamed last could not be stored while other endings could, and is left out");
+        (hold.spent, hold.next) = (Duration::ZERO, now);
+    } else if hold.spent >= patience && !hold.gave_way && unstored.ending.bytes() > SMALL_BYTES {
         give_way(&mut unstored, &mut hold, error, now);
     }
     if life.table().hold(&unstored.work, told(&unstored, &hold)) {
@@ -108,7 +113,7 @@ fn give_way(unstored: &mut Unstored, hold: &mut Hold, error: &StoreError, now: B
 }
 
 fn told(unstored: &Unstored, hold: &Hold) -> HeldEnding {
-    HeldEnding { outcome: unstored.ending.outcome, bytes: unstored.ending.bytes(), hold: hold.clone() }
+    HeldEnding { outcome: unstored.ending.outcome, bytes: unstored.bytes(), hold: hold.clone() }
 }
 
 impl HeldEnding {

@@ -110,7 +110,7 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
     }
     if let Some(timeout) = terms.silence {
         let allowed = timeout.max(vital.promised.unwrap_or_default());
-        if lag > timeout / 2 || vital.checkpoints_waiting > 0 {
+        if lag > timeout / 2 || vital.checkpoints_waiting > 0 || vital.items_waiting > 0 {
             vital.last_beat = now;
         } else if now.since(vital.last_beat) >= allowed {
             let silent = now.since(vital.last_beat);
@@ -125,7 +125,8 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
         }
     }
     if let Some(timeout) = terms.stall {
-        if lag > timeout / 2 {
+        // Who waits until the store takes what it streams does not stand still by itself.
+        if lag > timeout / 2 || vital.items_waiting > 0 {
             vital.last_progress = now;
         } else if now.since(vital.last_progress) >= timeout {
             let message = format!("no progress for {}", format_duration(timeout));

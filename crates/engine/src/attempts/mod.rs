@@ -9,8 +9,10 @@ mod handler;
 mod held;
 pub(crate) mod judge;
 mod limits;
+pub(crate) mod outputs;
 mod perform;
 mod performer;
+mod said;
 pub(crate) mod settle;
 pub(crate) mod sign;
 mod table;
@@ -27,8 +29,9 @@ pub use performer::{Beats, Capacity, Hindrance, Line, Offer, Parting, Performer,
 pub use work::Work;
 
 pub(crate) use conclusion::Draft;
-pub(crate) use ctx::MOST_VALUE_BYTES;
+pub(crate) use ctx::{MOST_ITEM_BYTES, MOST_VALUE_BYTES};
 pub(crate) use limits::Limits;
+pub(crate) use outputs::Outbox;
 pub(crate) use settle::{Unsettled, Unstored};
 pub(crate) use sign::Signer;
 pub(crate) use table::Table;

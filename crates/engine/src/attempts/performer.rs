@@ -115,7 +115,7 @@ impl Post {
 
     /// What the code of an attempt may ask and say.
     pub fn ctx(&self, work: &Arc<Work>) -> Ctx {
-        Ctx { work: work.clone(), signer: self.life.signer.clone() }
+        Ctx { work: work.clone(), signer: self.life.signer.clone(), outbox: self.life.outbox.clone() }
     }
 
     /// Before this time nobody else takes over what is performed here, whatever becomes of this replica. Work that

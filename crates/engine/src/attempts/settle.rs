@@ -37,6 +37,19 @@ impl Unstored {
         let Conclusion { ending, draft } = conclusion;
         Unstored { work, ending, draft, cancel_asked: false, unsure: false, hold: None }
     }
+
+    /// How much text is to be stored: the ending, and what its attempt streamed before.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ending.bytes() + self.work.said().bytes()
+    }
+
+    /// Leaves out what the attempt streamed and the store does not hold. False if there is nothing.
+    pub(crate) fn leave_words(&self) -> bool {
+        let mut said = self.work.said();
+        let left = said.bytes() > 0;
+        said.discard();
+        left
+    }
 }
 
 pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::Receiver<Unstored>) {
@@ -106,7 +119,7 @@ impl Settler {
     /// then the rest waits.
     async fn pass(&mut self, mut endings: Vec<Unstored>) -> Result<(), StoreError> {
         let hole = self.life.core.settings.hole.is(Hole::WholeBatchWaits);
-        endings.sort_by_key(|unstored| unstored.ending.bytes());
+        endings.sort_by_key(Unstored::bytes);
         let mut open = VecDeque::from(in_pieces(endings));
         while let Some(mut piece) = open.pop_front() {
             let Err(error) = self.write(&mut piece).await else {
@@ -131,7 +144,7 @@ impl Settler {
                 open.extend(write::spoil(&self.life, unstored, &error).map(|unstored| vec![unstored]));
                 continue;
             }
-            if unstored.ending.bytes() <= SMALL_BYTES {
+            if unstored.bytes() <= SMALL_BYTES {
                 self.troubled(&error);
             }
             self.hold(unstored, &error, true);
@@ -209,7 +222,7 @@ fn in_pieces(endings: Vec<Unstored>) -> Vec<Vec<Unstored>> {
     let mut pieces: Vec<Vec<Unstored>> = Vec::new();
     let mut room = 0;
     for unstored in endings {
-        let bytes = unstored.ending.bytes();
+        let bytes = unstored.bytes();
         match pieces.last_mut() {
             Some(piece) if bytes <= room && piece.len() < BATCH => piece.push(unstored),
             _ => {

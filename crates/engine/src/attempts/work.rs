@@ -3,6 +3,7 @@
 
 use super::conclusion::Conclusion;
 use super::performer::Terms;
+use super::said::Said;
 use crate::env::Task;
 use crate::{Liveness, Stop};
 use everbeat_model::run::{Claimed, Spec};
@@ -21,6 +22,8 @@ pub struct Work {
     /// The attempt began under another replica, or this one lost track of it.
     pub(crate) taken_over: bool,
     vital: Mutex<Vital>,
+    /// What it has streamed. Locked after `vital`, if both are.
+    pub(super) said: Mutex<Said>,
     changed: Notify,
 }
 
@@ -49,6 +52,8 @@ pub(crate) struct Vital {
     pub(crate) worker: Option<WorkerId>,
     /// How many checkpoints wait for the store.
     pub(crate) checkpoints_waiting: usize,
+    /// How many items that it streams wait for room.
+    pub(crate) items_waiting: usize,
     /// How the attempt ends is decided; whatever else is said of it is late.
     pub(crate) decided: bool,
     /// What was decided from outside, and is written once the performer has ended.
@@ -80,6 +85,7 @@ impl Work {
             queued: false,
             worker: None,
             checkpoints_waiting: 0,
+            items_waiting: 0,
             decided: false,
             sentence: None,
             concluded: false,
@@ -88,7 +94,16 @@ impl Work {
             ended: false,
             task: None,
         };
-        Work { claimed, started: now, terms, crew, taken_over, vital: Mutex::new(vital), changed: Notify::new() }
+        Work {
+            claimed,
+            started: now,
+            terms,
+            crew,
+            taken_over,
+            vital: Mutex::new(vital),
+            said: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     /// Proves the lease of this attempt; no other attempt ever has the same.
@@ -127,6 +142,14 @@ impl Work {
         }
     }
 
+    /// It has streamed something, which is a sign of life and of progress.
+    pub(super) fn advanced(&self, now: BootInstant) {
+        let mut vital = self.vital();
+        vital.last_beat = now;
+        vital.promised = None;
+        vital.last_progress = now;
+    }
+
     /// Its performer begins: whatever it waited for here until now is not its silence.
     pub(super) fn begins(&self, now: BootInstant) {
         let mut vital = self.vital();
@@ -137,6 +160,11 @@ impl Work {
     pub(crate) fn awaits_store(self: &Arc<Work>) -> AwaitsStore {
         self.vital().checkpoints_waiting += 1;
         AwaitsStore(self.clone())
+    }
+
+    pub(super) fn awaits_room(self: &Arc<Work>) -> AwaitsRoom {
+        self.vital().items_waiting += 1;
+        AwaitsRoom(self.clone())
     }
 
     pub(crate) fn stop(&self) -> Option<Stop> {
@@ -305,6 +333,15 @@ pub(crate) struct AwaitsStore(Arc<Work>);
 impl Drop for AwaitsStore {
     fn drop(&mut self) {
         self.0.vital().checkpoints_waiting -= 1;
+    }
+}
+
+/// Held while an attempt waits until there is room for what it streams.
+pub(super) struct AwaitsRoom(Arc<Work>);
+
+impl Drop for AwaitsRoom {
+    fn drop(&mut self) {
+        self.0.vital().items_waiting -= 1;
     }
 }
 

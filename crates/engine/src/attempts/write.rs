@@ -1,6 +1,7 @@
 //! One write of endings: the settlements, and what follows from each answer.
 
 use super::conclusion::Draft;
+use super::outputs;
 use super::settle::Unstored;
 use super::table::Table;
 use super::work::Work;
@@ -9,12 +10,15 @@ use crate::replica::{Life, Turn, fence};
 use crate::runs::Awaited;
 use everbeat_model::settle::decide;
 use everbeat_model::verdict::Judgement;
-use everbeat_model::{Ending, Outcome, Reason, Settled, Settlement};
+use everbeat_model::{Ending, Hole, Outcome, Reason, Settled, Settlement};
 use everbeat_store::{Error as StoreError, Sign};
 use std::collections::BTreeSet;
 
 /// Writes endings; those that must be decided again stay.
 pub(super) async fn endings(life: &Life, endings: &mut Vec<Unstored>) -> Result<(), StoreError> {
+    if !life.core.settings.hole.is(Hole::OutputUnawaited) {
+        outputs::last_words(life, endings.iter().map(|unstored| &unstored.work)).await?;
+    }
     sign_last_progress(life, endings).await?;
     let settlements = endings.iter().map(|unstored| settlement(life, unstored)).collect();
     let answers = life.call_in(Turn::Settle, life.core.store.settle(settlements)).await?;
@@ -87,6 +91,7 @@ fn settlement(life: &Life, unstored: &Unstored) -> Settlement {
         next,
         standing,
         last_heartbeat_at: Some(life.last_heartbeat_at(&unstored.work)),
+        worker_id: unstored.work.vital().worker,
         verdict: unstored.draft.as_ref().map(|draft| draft.verdict(life, &unstored.work, next.describe(&standing))),
     }
 }
@@ -170,6 +175,11 @@ async fn record_fenced(life: &Life, late: Vec<Unstored>) {
 /// even that can be stored.
 pub(super) fn spoil(life: &Life, mut unstored: Unstored, error: &StoreError) -> Option<Unstored> {
     let lease = &unstored.work.claimed.lease;
+    if unstored.leave_words() {
+        tracing::error!(run = %lease.run_id, attempt = lease.attempt, %error,
+            "what an attempt streamed last cannot be stored, and is left out");
+        return Some(unstored);
+    }
     tracing::error!(run = %lease.run_id, attempt = lease.attempt, %error, "the ending cannot be stored");
     if unstored.ending.outcome == Outcome::Failed && unstored.ending.permanent {
         // Reconciliation returns the lease.

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::worker::{Left, Phase, Worker};
 use super::{awake_within, end};
 use crate::attempts::{
-    Beat, Capacity, Conclusion, Ctx, Line, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
+    Beat, Capacity, Conclusion, Ctx, Line, MOST_ITEM_BYTES, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
 };
 use crate::env::within;
 use async_trait::async_trait;
@@ -240,7 +240,10 @@ impl Pool {
                 .into();
         }
         let mut told = None;
-        let mut storing: Option<BoxFuture<'_, (u64, HeartbeatAnswer)>> = None;
+        // What waits for the store, and the answer that the worker waits for. Meanwhile it is still heard that the worker
+        // died, or that the attempt should stop.
+        let mut storing: Option<BoxFuture<'_, Option<(u64, HeartbeatAnswer)>>> = None;
+        let mut streamed = 0;
         loop {
             let listens = storing.is_none();
             let is_stored = async {
@@ -251,9 +254,9 @@ impl Pool {
             };
             let word = tokio::select! {
                 biased;
-                (sequence, answer) = is_stored => {
+                answer = is_stored => {
                     storing = None;
-                    if sequence > 0 {
+                    if let Some((sequence, answer)) = answer.filter(|(sequence, _)| *sequence > 0) {
                         worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
                     }
                     continue;
@@ -271,19 +274,26 @@ impl Pool {
                 Some(FromWorker::Heartbeat { sequence, done, total, note, checkpoint, next_within, .. }) => {
                     let beat = Beat { done, total, note, next_within };
                     match beaten(ctx, beat, checkpoint) {
-                        // Whoever waits for the store still hears that its worker died, or that it should stop.
-                        Beaten::Stores(value) => storing = Some(stored(ctx, sequence, value).boxed()),
+                        Beaten::Stores(value) => storing = Some(stored(ctx, sequence, value).map(Some).boxed()),
                         Beaten::Answered(answer) if sequence > 0 => {
                             worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
                         }
                         Beaten::Answered(_) => {}
                     }
                 }
-                // A piece of its result is a sign that it advances.
-                Some(FromWorker::Output { .. }) => _ = ctx.heartbeat(Beat::default()),
+                Some(FromWorker::Output { sequence, item, .. }) => {
+                    // After a reconnect a worker may repeat itself; one that counts nothing does not.
+                    if sequence == 0 || sequence > streamed {
+                        streamed = streamed.max(sequence);
+                        storing = Some(keep_item(ctx, item).boxed());
+                    }
+                }
                 Some(FromWorker::Log { level, text, .. }) => {
                     tracing::info!(target: "everbeat::worker", worker = %worker.id, run = %lease.run_id,
                         attempt = lease.attempt, level, "{text}");
+                    let plain = level.is_empty() || level.eq_ignore_ascii_case("info");
+                    let text = if plain { text } else { format!("{level}: {text}") };
+                    storing = Some(keep_line(ctx, text).boxed());
                 }
                 Some(_) => {}
                 None => {
@@ -387,6 +397,26 @@ async fn stored(ctx: &Ctx, sequence: u64, value: Json) -> (u64, HeartbeatAnswer)
         Err(stop) => stopped(stop),
     };
     (sequence, answer)
+}
+
+/// A piece of the result of an attempt. One that cannot be taken is told in the log of the attempt.
+async fn keep_item(ctx: &Ctx, item: String) -> Option<(u64, HeartbeatAnswer)> {
+    let bytes = item.len();
+    let refused = match Json::parse(&item) {
+        _ if bytes > MOST_ITEM_BYTES => format!("it has {bytes} bytes; at most {MOST_ITEM_BYTES} are taken"),
+        Err(error) => format!("it is not JSON: {error}"),
+        Ok(item) => match ctx.output_json(&item).await {
+            Err(stop @ (Stop::TooLarge | Stop::TooDeep)) => stop.to_string(),
+            // Whether the attempt should stop, its worker is told elsewhere.
+            _ => return None,
+        },
+    };
+    keep_line(ctx, format!("everbeat: an item of output was refused: {refused}")).await
+}
+
+async fn keep_line(ctx: &Ctx, text: String) -> Option<(u64, HeartbeatAnswer)> {
+    let _stop = ctx.log(&text).await;
+    None
 }
 
 /// Longer notes of progress are refused.

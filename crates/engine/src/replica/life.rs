@@ -6,7 +6,7 @@ use super::drain::Draining;
 use super::locks::LockGuard;
 use super::{attend, fence, others, renew, sweep};
 use crate::Stop;
-use crate::attempts::{Limits, Post, Signer, Table, Unsettled, Unstored, claim, judge, settle, sign};
+use crate::attempts::{Limits, Outbox, Post, Signer, Table, Unsettled, Unstored, claim, judge, outputs, settle, sign};
 use crate::engine::{Core, lock};
 use crate::env::{Task, within};
 use crate::executions::advance;
@@ -60,6 +60,7 @@ pub(crate) struct Life {
     phase: watch::Sender<Phase>,
     pub(crate) endings: mpsc::Sender<Unstored>,
     pub(crate) signer: Signer,
+    pub(crate) outbox: Arc<Outbox>,
     /// A timer moved, or an attempt that must be watched began.
     pub(crate) rearmed: Notify,
     /// There are leases to take over.
@@ -155,6 +156,7 @@ impl Life {
             spawn("watch", others::run(self.clone()).boxed()),
             spawn("settle", settle::run(self.clone(), endings).boxed()),
             spawn("sign", sign::run(self.clone(), signs).boxed()),
+            spawn("outputs", outputs::run(self.clone()).boxed()),
             spawn("judge", judge::run(self.clone()).boxed()),
             spawn("attend", attend::run(self.clone()).boxed()),
             spawn("advance", advance::run(self.clone()).boxed()),
@@ -196,6 +198,7 @@ impl Life {
             phase: watch::Sender::new(Phase::Active),
             endings,
             signer,
+            outbox: Arc::default(),
             rearmed: Notify::new(),
             sweep_now: Notify::new(),
             settle_turned: AtomicU64::new(now),

@@ -186,6 +186,12 @@ fn settling(core: &Core) -> Check {
         let (waiting, error) = (unsettled.waiting + held, unsettled.error);
         return Check::failing(name, format!("no ending can be stored: {error}; waiting: {waiting}"), remedy(error));
     }
+    let unwritten = life.outbox.trouble().filter(|unwritten| now.since(unwritten.since) >= UNSETTLED_FOR);
+    if let Some(unwritten) = unwritten.filter(|_| oldest.is_none()) {
+        let (age, bytes, error) = (now.since(unwritten.since).as_secs(), life.outbox.unwritten(), unwritten.error);
+        let detail = format!("what attempts stream cannot be stored for {age} s, {bytes} bytes: {error}");
+        return Check::degraded(name, detail, remedy(error));
+    }
     match oldest {
         Some(oldest) => {
             let (age, bytes) = (now.since(oldest.hold.since).as_secs(), oldest.bytes);

@@ -92,6 +92,7 @@ fn released(held: &Held) -> Settlement {
         next,
         standing,
         last_heartbeat_at: Some(held.last_heartbeat_at),
+        worker_id: None,
         verdict: None,
     }
 }

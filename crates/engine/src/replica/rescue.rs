@@ -149,6 +149,7 @@ pub(crate) fn rescued(
         next,
         standing,
         last_heartbeat_at: Some(last_heartbeat(&held.spec.policy, held.last_heartbeat_at, owner_beat)),
+        worker_id: None,
         verdict: Some(verdict),
     }
 }

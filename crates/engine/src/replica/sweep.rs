@@ -85,9 +85,7 @@ async fn forget(life: &Life) -> Result<(), StoreError> {
     let settings = &life.core.settings;
     let store = &life.core.store;
     let runs = async {
-        while life.call_in(Turn::Sweep, store.forget_runs(settings.keep_finished, FORGET_BATCH)).await? == FORGET_BATCH
-        {
-        }
+        while life.call_in(Turn::Sweep, store.forget_runs(settings.keep_finished, FORGET_BATCH)).await? > 0 {}
         Ok(())
     };
     let verdicts = async {

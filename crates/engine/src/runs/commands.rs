@@ -137,7 +137,11 @@ impl Engine {
 
     pub async fn attempts(&self, id: RunId) -> Result<Vec<Attempt>> {
         self.stored_run(id).await?;
-        Ok(self.core.store.attempts(id).await?)
+        let mut attempts = self.core.store.attempts(id).await?;
+        for attempt in attempts.iter_mut().filter(|attempt| attempt.outcome.is_none()) {
+            attempt.worker_id = self.worker_of(id, attempt.attempt).or(attempt.worker_id.take());
+        }
+        Ok(attempts)
     }
 
     /// Waits until the run is finished, at most `timeout`; answers it as it is then.

@@ -4,6 +4,7 @@ mod commands;
 mod enqueue;
 mod explain;
 mod find;
+mod outputs;
 mod view;
 mod waiters;
 mod waits;
@@ -11,6 +12,7 @@ mod waits;
 pub use commands::{Submission, Submit};
 pub use explain::Explanation;
 pub use find::{FIND_WINDOW, Findable, Match, Matches, SHORTEST_PART};
+pub use outputs::OutputView;
 pub use view::{Liveness, RunView};
 
 pub(crate) use waiters::{Awaited, Waiters, run as wait};

@@ -5,7 +5,7 @@ use crate::attempts::Beats;
 use crate::engine::lock;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::watch::Appearance;
-use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunState, StoreTime, WorkerId};
+use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunId, RunState, StoreTime, WorkerId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ impl Engine {
                 run,
             };
         }
+        let run = Run { worker_id: self.worker_of(run.id, run.attempt).or(run.worker_id), ..run };
         let (liveness, own) = self.life_of(&run);
         let policy = run.spec.policy.clone();
         let last_heartbeat_at = own.or(run.last_heartbeat_at);
@@ -58,6 +59,13 @@ impl Engine {
             worker: self.performing(&run),
             run,
         }
+    }
+
+    /// The worker that performs an attempt now, if one of this replica does. The store learns it with the ending.
+    pub(crate) fn worker_of(&self, run: RunId, attempt: u32) -> Option<String> {
+        let work = self.core.life()?.table().of_run(run).filter(|work| work.claimed.lease.attempt == attempt)?;
+        let worker = work.vital().worker;
+        worker.map(|worker| worker.to_string())
     }
 
     /// Whether the run is a command that this replica is about to begin.

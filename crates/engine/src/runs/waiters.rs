@@ -20,6 +20,8 @@ pub(crate) struct Waiters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Awaited {
     Run(RunId),
+    /// What a run streams. Nobody looks for it here: those who wait look for themselves, and are told what this replica stores.
+    Output(RunId),
     Execution(ExecutionId),
 }
 
@@ -64,6 +66,7 @@ async fn look(core: &Core) -> bool {
     for awaited in awaited {
         match awaited {
             Awaited::Run(id) => runs.push(id),
+            Awaited::Output(_) => {}
             Awaited::Execution(id) => executions.push(id),
         }
     }

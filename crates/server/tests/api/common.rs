@@ -68,6 +68,31 @@ impl Handler for Gate {
     }
 }
 
+/// A task that streams `items` and the lines of `log`, then, with `gate`, as much again once the gate is open.
+struct Streams(watch::Receiver<bool>);
+
+#[async_trait]
+impl Handler for Streams {
+    async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
+        let input = input.value();
+        let speak = async || {
+            for item in input["items"].as_array().into_iter().flatten() {
+                ctx.output(item).await?;
+            }
+            for line in input["log"].as_array().into_iter().flatten() {
+                ctx.log(line.as_str().unwrap_or_default()).await?;
+            }
+            Ok::<(), Failure>(())
+        };
+        speak().await?;
+        if input["gate"] == true {
+            self.0.clone().wait_for(|open| *open).await.map(|_open| ()).expect("the gate stands");
+            speak().await?;
+        }
+        Ok(Json::of(&"done"))
+    }
+}
+
 pub(crate) struct Server {
     pub(crate) engine: Engine,
     pub(crate) store: Arc<Memory>,
@@ -143,6 +168,7 @@ fn idle_on(
     let store = Arc::new(Memory::new(Arc::new(clock)));
     let (gate, opened) = watch::channel(false);
     let mut tasks = builtin();
+    tasks.add("stream", Streams(opened.clone()));
     tasks.add("gate", Gate(opened));
     let mut settings = Settings {
         heartbeat_interval: Duration::from_millis(200),

@@ -11,6 +11,7 @@ mod link;
 mod logs;
 mod openapi;
 mod operate;
+mod outputs;
 mod pools;
 mod problems;
 #[path = "../../src/link/proto.rs"]

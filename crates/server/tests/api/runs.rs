@@ -165,13 +165,6 @@ async fn attempts_are_oldest_first_and_the_explanation_tells_them() {
 }
 
 #[tokio::test]
-async fn only_jobs_keep_output() {
-    let server = start().await;
-    let id = server.submit(json!({"task": "noop"})).await;
-    server.get(&format!("/api/v1/runs/{id}/logs")).await.problem(StatusCode::NOT_FOUND, "no-logs");
-}
-
-#[tokio::test]
 async fn cancel_ends_a_waiting_run_at_once_and_a_running_one_soon() {
     let server = start().await;
     let waiting = server.submit(json!({"task": "noop", "run_at": "2990-01-01T00:00:00Z"})).await;

@@ -55,6 +55,7 @@ pub(super) enum Role {
     Renew,
     Claim,
     Settle,
+    Append,
     Command,
     Exclusive,
     Advance,
@@ -149,7 +150,7 @@ impl Target {
                  set enable_mergejoin to off; set enable_bitmapscan to off;",
             );
             // Batches meet what they changed by hashing; looking a row up by key is forced by `lateral`.
-            let unwanted = if role == Role::Settle { "nestloop" } else { "hashjoin" };
+            let unwanted = if matches!(role, Role::Settle | Role::Append) { "nestloop" } else { "hashjoin" };
             setup.push_str(&format!("set enable_{unwanted} to off;"));
         }
         setup

@@ -24,6 +24,7 @@ mod leases;
 mod link;
 mod migrate;
 mod options;
+mod outputs;
 mod password;
 mod place;
 mod promote;
@@ -64,6 +65,8 @@ pub struct Postgres {
     renew: Link,
     claim: Link,
     settle: Link,
+    /// What attempts stream: a flood of it holds up no ending.
+    append: Link,
     /// Enqueues and commands that are one statement.
     command: Link,
     /// Commands of several statements, one transaction at a time.
@@ -90,6 +93,7 @@ impl Postgres {
             renew: link(Role::Renew),
             claim: link(Role::Claim),
             settle: link(Role::Settle),
+            append: link(Role::Append),
             command: link(Role::Command),
             exclusive: Exclusive::new(Role::Exclusive, 1, target.clone()),
             advance: Exclusive::new(Role::Advance, ADVANCE_CONNECTIONS, target.clone()),

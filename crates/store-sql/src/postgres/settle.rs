@@ -30,6 +30,7 @@ arrays! {
         result: Option<&'a str> as "text",
         error: Option<&'a str> as "text",
         beat: Option<i64> as "bigint",
+        worker_id: Option<String> as "text",
     }
 }
 
@@ -76,7 +77,7 @@ fn finish(noted: &str) -> String {
            returning l.*), \
          ended as materialized (\
            select g.place, l.run_id, g.state, l.attempt, g.tries, g.losses, g.result, g.error, g.outcome, \
-             l.replica_id, l.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
+             l.replica_id, g.worker_id, l.token, l.granted_at, coalesce(g.beat, l.last_heartbeat_at) as beat \
            from gone l join given g on g.run_id = l.run_id and g.token = l.token and g.owner = l.replica_id), \
          finished as (insert into done (run_id, state, finished_at, attempt, tries, losses, result, error, outcome, \
              replica_id, worker_id, token, started_at, last_heartbeat_at) \
@@ -114,7 +115,7 @@ static SETTLE: LazyLock<String> = LazyLock::new(|| {
                  and (l.run_id, l.token, l.replica_id) in (select g.run_id, g.token, g.owner from given g))) \
            returning l.*), \
          ended as materialized (\
-           select distinct on (g.run_id) g.*, l.attempt, l.replica_id, l.worker_id, l.granted_at, \
+           select distinct on (g.run_id) g.*, l.attempt, l.replica_id, l.granted_at, \
              coalesce(g.beat, l.last_heartbeat_at) as last_beat \
            from gone l join given g on g.run_id = l.run_id and g.token = l.token and g.owner = l.replica_id \
            where g.next = 'finish' or l.cancel_requested_at is null order by g.run_id, g.place), \
@@ -304,6 +305,7 @@ impl<'a> Row<'a> {
             result: settlement.ending.result.as_ref().map(Json::as_str),
             error: settlement.ending.error.as_ref().map(Json::as_str),
             beat: settlement.last_heartbeat_at.map(|at| at.0),
+            worker_id: settlement.worker_id.map(|worker| worker.to_string()),
         }
     }
 }

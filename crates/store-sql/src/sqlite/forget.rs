@@ -2,8 +2,10 @@
 
 use super::fault::Outcome;
 use super::writer::Tx;
+use crate::decode::whole;
 use crate::encode::{limit, micros};
 use everbeat_model::{StoreTime, idempotency};
+use everbeat_store::FORGET_ITEMS;
 use rusqlite::{Connection, params};
 use std::time::Duration;
 
@@ -15,12 +17,20 @@ pub(super) fn finished_before(
 ) -> Outcome<Vec<[u8; 16]>> {
     // A run whose end its execution has not taken note of yet stays.
     let mut select = connection.prepare_cached(
-        "select d.run_id from done d where d.finished_at < ?1
+        "select d.run_id, coalesce((select o.last - o.first + 1 from output_tally o where o.run_id = d.run_id), 0)
+         from done d where d.finished_at < ?1
            and not exists (select 1 from computation c where c.run_id = d.run_id and c.status = 'running')
          order by d.run_id limit ?2",
     )?;
-    let found = select.query_map(params![now.0.saturating_sub(micros(keep)), limit(most)], |row| row.get(0))?;
-    Ok(found.collect::<rusqlite::Result<_>>()?)
+    let mut found = select.query(params![now.0.saturating_sub(micros(keep)), limit(most)])?;
+    let (mut runs, mut items) = (Vec::new(), 0);
+    while items < FORGET_ITEMS
+        && let Some(row) = found.next()?
+    {
+        runs.push(row.get(0)?);
+        items += whole(row.get(1)?);
+    }
+    Ok(runs)
 }
 
 /// Forgets those that are still finished: one may have been reopened since it was found.
@@ -57,6 +67,8 @@ fn forget_rest(tx: &Tx<'_>, run: [u8; 16]) -> Outcome<()> {
     for sql in [
         "delete from run where id = ?1",
         "delete from run_sign where run_id = ?1",
+        "delete from output where run_id = ?1",
+        "delete from output_tally where run_id = ?1",
         "delete from attempt where run_id = ?1",
     ] {
         tx.connection.prepare_cached(sql)?.execute([run])?;

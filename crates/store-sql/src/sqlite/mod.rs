@@ -23,6 +23,7 @@ mod ids;
 mod leases;
 mod lock;
 mod migrate;
+mod outputs;
 mod peek;
 mod place;
 mod private;

@@ -31,7 +31,6 @@ struct Statements<'a> {
 struct Ended {
     attempt: u32,
     replica_id: [u8; 16],
-    worker_id: Option<String>,
     granted_at: i64,
     last_heartbeat_at: i64,
 }
@@ -40,7 +39,7 @@ impl<'a> Statements<'a> {
     fn prepare(tx: &Tx<'a>) -> Outcome<Statements<'a>> {
         Ok(Statements {
             find: tx.connection.prepare_cached(
-                "select attempt, replica_id, worker_id, granted_at, last_heartbeat_at, cancel_requested_at is not null
+                "select attempt, replica_id, granted_at, last_heartbeat_at, cancel_requested_at is not null
                  from lease where run_id = ?1 and token = ?2 and replica_id = ?3",
             )?,
             unlease: tx.connection.prepare_cached("delete from lease where run_id = ?1")?,
@@ -59,11 +58,10 @@ impl<'a> Statements<'a> {
             let ended = Ended {
                 attempt: row.get(0)?,
                 replica_id: row.get(1)?,
-                worker_id: row.get(2)?,
-                granted_at: row.get(3)?,
-                last_heartbeat_at: row.get(4)?,
+                granted_at: row.get(2)?,
+                last_heartbeat_at: row.get(3)?,
             };
-            Ok((ended, row.get::<_, bool>(5)?))
+            Ok((ended, row.get::<_, bool>(4)?))
         });
         let Some((ended, cancel_asked)) = found.optional()? else { return Ok(Settled::Fenced) };
         if cancel_asked && settlement.unless_cancelled() {
@@ -101,7 +99,7 @@ impl<'a> Statements<'a> {
             settlement.ending.error.as_ref().map(|json| json.as_str()),
             settlement.ending.outcome.as_str(),
             ended.replica_id,
-            ended.worker_id,
+            settlement.worker_id.map(|worker| worker.to_string()),
             settlement.shown.token.0.into_bytes(),
             ended.granted_at,
             settlement.last_heartbeat_at.map_or(ended.last_heartbeat_at, |at| at.0),
@@ -130,7 +128,7 @@ fn return_to_line(tx: &Tx<'_>, settlement: &Settlement, ended: &Ended) -> Outcom
             ended.attempt,
             settlement.ending.outcome.as_str(),
             ended.replica_id,
-            ended.worker_id,
+            settlement.worker_id.map(|worker| worker.to_string()),
             settlement.shown.token.0.into_bytes(),
             ended.granted_at,
             tx.now.0,

@@ -280,6 +280,7 @@ pub(crate) mod steps {
             next: Next::Finish(RunState::Succeeded),
             standing: claimed.standing,
             last_heartbeat_at: None,
+            worker_id: None,
             verdict: None,
         }
     }

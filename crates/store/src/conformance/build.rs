@@ -116,6 +116,7 @@ pub(super) fn ended(claimed: &Claimed, ending: Ending, next: Next) -> Settlement
         next,
         standing: claimed.standing,
         last_heartbeat_at: None,
+        worker_id: None,
         verdict: None,
     }
 }
@@ -142,6 +143,7 @@ pub(super) fn rescue(held: &Held) -> Settlement {
         next: Next::Ready,
         standing: held.standing,
         last_heartbeat_at: None,
+        worker_id: None,
         verdict: None,
     }
 }

@@ -109,6 +109,7 @@ fn count(tally: &mut Tally, op: &Op, answer: &str) {
     *tally.entry("detached").or_default() += usize::from(matches!(op, Op::Detached(..)) && !answer.is_empty());
     *tally.entry("promoted").or_default() += usize::from(matches!(op, Op::Promote) && !answer.starts_with("0 "));
     *tally.entry("forgotten alone").or_default() += usize::from(matches!(op, Op::Forget(_)) && answer == "Ok(true)");
+    *tally.entry("streamed").or_default() += usize::from(matches!(op, Op::Output(_)) && answer.contains("seq"));
     *tally.entry("forgotten").or_default() += usize::from(matches!(op, Op::ForgetRuns(_)) && answer != "Ok(0)");
 }
 

@@ -26,6 +26,7 @@ mod histories;
 mod ids;
 mod lists;
 mod node_runs;
+mod outputs;
 mod place;
 mod promote;
 mod queues;
@@ -133,6 +134,7 @@ macro_rules! conformance {
                 the_history_is_complete_and_ordered
                 a_settled_attempt_keeps_the_heartbeat_its_owner_saw
                 was_settled_knows_its_own_token
+                an_attempt_keeps_the_worker_that_performed_it
             }
             sign {
                 progress_and_a_checkpoint_show_on_the_run
@@ -144,6 +146,22 @@ macro_rules! conformance {
                 a_sign_moves_the_last_heartbeat
                 a_replica_does_not_beat_for_an_attempt_that_beats_by_hand
                 a_batch_of_large_signs_is_kept_whole
+            }
+            outputs {
+                what_is_streamed_reads_back_as_it_was_given
+                numbers_rise_across_attempts_and_kinds_without_a_gap
+                a_piece_that_is_sent_again_is_kept_once
+                of_one_piece_sent_many_times_at_once_one_is_kept
+                a_zombie_cannot_append_after_its_lease_passed_on
+                a_former_owner_cannot_append_and_the_new_one_counts_anew
+                nothing_is_appended_after_the_end_of_an_attempt
+                a_batch_of_pieces_answers_in_order
+                an_append_is_a_sign_of_life_and_told_of_a_cancel
+                a_page_is_bounded_and_filtered
+                the_oldest_items_go_when_there_are_too_many
+                the_oldest_items_go_when_they_are_too_large
+                a_forgotten_run_leaves_no_output
+                a_batch_of_large_pieces_is_kept_whole
             }
             cancel {
                 a_ready_or_scheduled_run_is_cancelled_at_once

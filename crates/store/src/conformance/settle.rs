@@ -2,7 +2,7 @@ use super::build::{ended, failure, forged, json, rescue, retry, success, with_to
 use super::fixture::{Fixture, HOUR};
 use crate::Reopened;
 use everbeat_model::lease::Shown;
-use everbeat_model::{Ending, Next, Outcome, Reason, RunState, Settled, Settlement, Standing, StoreTime};
+use everbeat_model::{Ending, Next, Outcome, Reason, RunState, Settled, Settlement, Standing, StoreTime, WorkerId};
 use std::time::Duration;
 
 pub(super) async fn a_success_is_kept(t: &Fixture) {
@@ -249,4 +249,22 @@ pub(super) async fn was_settled_knows_its_own_token(t: &Fixture) {
     let stranger = t.draft().id;
     let leases = vec![(stranger, second.lease.token)];
     assert_eq!(t.was_settled(leases).await.expect("was settled"), [false], "a token belongs to its run");
+}
+
+pub(super) async fn an_attempt_keeps_the_worker_that_performed_it(t: &Fixture) {
+    let first = t.running().await;
+    let (id, replica) = (first.lease.run_id, first.lease.replica_id);
+    let workers = [t.next_id(), t.next_id(), t.next_id()].map(WorkerId);
+    let by = |worker, settlement| Settlement { worker_id: Some(worker), ..settlement };
+    t.end(by(workers[0], retry(&first, Next::Ready))).await;
+    let verdict = Some(t.verdict_on_run(first.lease.shown(), replica));
+    let second = t.take_one(replica).await;
+    t.end(Settlement { verdict, ..by(workers[1], retry(&second, Next::Ready)) }).await;
+    t.end(retry(&t.take_one(replica).await, Next::Ready)).await;
+    t.end(by(workers[2], success(&t.take_one(replica).await))).await;
+    let attempts = t.attempts(id).await.expect("attempts");
+    let kept: Vec<Option<String>> = attempts.into_iter().map(|attempt| attempt.worker_id).collect();
+    let [one, two, last] = workers.map(|worker| Some(worker.to_string()));
+    assert_eq!(kept, [one, two, None, last.clone()]);
+    assert_eq!(t.look(id).await.worker_id, last, "a finished run shows that of its last attempt");
 }

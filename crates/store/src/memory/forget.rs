@@ -14,6 +14,7 @@ pub(super) fn forget_one(state: &mut State, id: RunId) {
     state.done.remove(&id);
     state.runs.remove(&id);
     state.signs.remove(&id);
+    state.outputs.remove(&id);
     state.attempts.retain(|(run, _), _| *run != id);
     state.version += 1;
 }

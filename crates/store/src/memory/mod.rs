@@ -7,11 +7,13 @@ mod executions;
 mod forget;
 mod graphs;
 mod ids;
+mod outputs;
 mod runs;
 mod settle;
 mod state;
 mod traits;
 
+pub use outputs::OutputRow;
 pub use state::{DoneRow, ExecutionRow, LeaseRow, RunRow, State, ValueRow};
 
 use crate::Clock;

@@ -27,7 +27,7 @@ pub(super) fn settle_one(
         attempt: held.lease.attempt,
         outcome: Some(settlement.ending.outcome),
         replica_id: held.lease.replica_id,
-        worker_id: None,
+        worker_id: settlement.worker_id.map(|worker| worker.to_string()),
         started_at: held.lease.granted_at,
         ended_at: Some(now),
         last_heartbeat_at: Some(settlement.last_heartbeat_at.unwrap_or(held.last_heartbeat_at)),

@@ -1,3 +1,4 @@
+use super::outputs::OutputRow;
 use crate::{Definition, Remembered, last_heartbeat};
 use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
@@ -21,6 +22,8 @@ pub struct State {
     /// Ended attempts, but for the last one of a finished run, which is in `done`.
     pub attempts: BTreeMap<(RunId, u32), (Attempt, Token)>,
     pub signs: BTreeMap<RunId, (Option<Json>, Option<Json>)>,
+    /// What attempts streamed.
+    pub outputs: BTreeMap<RunId, OutputRow>,
     pub unique: BTreeMap<String, RunId>,
     pub idempotency: BTreeMap<String, (String, Vec<RunId>, StoreTime)>,
     pub replicas: BTreeMap<ReplicaId, Replica>,
@@ -179,6 +182,7 @@ impl State {
             if let Some((attempt, _)) = &done.attempt {
                 run.started_at = Some(attempt.started_at);
                 run.replica_id = Some(attempt.replica_id);
+                run.worker_id = attempt.worker_id.clone();
                 run.last_heartbeat_at = attempt.last_heartbeat_at;
             }
         } else if let Some(standing) = self.ready.get(&key) {

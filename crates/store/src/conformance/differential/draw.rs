@@ -1,15 +1,16 @@
 use super::graphs::NAMES;
-use super::op::{Move, Op, Proof, Secret, Signal};
+use super::op::{Move, Op, Proof, Secret, Signal, Words};
 use super::rng::Rng;
-use crate::{Claim, Enqueue, Idempotency, News, RunFilter, VerdictFilter};
+use crate::{Claim, Enqueue, Idempotency, Keep, News, OutputFilter, RunFilter, VerdictFilter};
 use everbeat_model::event::EventKind;
+use everbeat_model::output::{Item, OutputKind};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
     Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Standing, StoreTime,
-    Verdict, VerdictId, id,
+    Verdict, VerdictId, WorkerId, id,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub(super) struct World {
     pub(super) running: Vec<RunId>,
     pub(super) finished: Vec<RunId>,
     verdicts: Vec<VerdictId>,
+    /// How many items an attempt has streamed, if all were kept.
+    said: BTreeMap<(RunId, u32), u64>,
 }
 
 impl World {
@@ -66,6 +69,7 @@ impl World {
             running: Vec::new(),
             finished: Vec::new(),
             verdicts: Vec::new(),
+            said: BTreeMap::new(),
         }
     }
 
@@ -81,6 +85,8 @@ impl World {
             (18, |w| w.claim()),
             (24, |w| Op::Settle(w.some(4, World::settle))),
             (8, |w| Op::Sign(w.some(3, World::signal))),
+            (8, |w| w.append()),
+            (3, |w| w.read_output()),
             (3, |w| Op::WasSettled(w.some(3, World::proof))),
             (6, |w| w.cancel()),
             (8, |w| w.reopen()),
@@ -333,12 +339,47 @@ impl World {
         let standing = Standing { attempt: proof.attempt, tries: self.rng.small(4), losses: self.rng.small(2) };
         let spec = claimed.map_or_else(|| self.new_run().spec, |claimed| claimed.spec);
         let last_heartbeat_at = self.rng.percent(20).then_some(LONG_AGO);
+        let worker_id = self.rng.percent(30).then(|| WorkerId(self.next_id()));
         let verdict = self.rng.percent(25).then(|| self.verdict(Some(&proof)));
-        Move { proof, spec, ending, next, standing, last_heartbeat_at, verdict }
+        Move { proof, spec, ending, next, standing, last_heartbeat_at, worker_id, verdict }
     }
 
     fn signal(&mut self) -> Signal {
         Signal { proof: self.proof(), progress: self.maybe_text(), checkpoint: self.maybe_text() }
+    }
+
+    /// A little is kept, so that much goes.
+    fn append(&mut self) -> Op {
+        let keep = Keep { bytes: self.rng.pick(&[0, 40, 60, 1000]), items: self.rng.pick(&[0, 5, 8, 1000]) };
+        Op::Append(self.some(4, World::words), keep)
+    }
+
+    /// Mostly what comes next, sometimes what was said before, sometimes with a gap.
+    fn words(&mut self) -> Words {
+        let proof = self.proof();
+        let items = self.some(3, |w| Item { kind: w.rng.pick(OutputKind::ALL), text: w.text().as_str().into() });
+        let items = if self.rng.percent(5) { Vec::new() } else { items };
+        let said = self.said.entry((proof.run, proof.attempt)).or_default();
+        let (next, count) = (*said, items.len() as u64);
+        *said += count;
+        let after =
+            self.rng.pick(&[next, next, next, next, next.saturating_sub(1), next.saturating_sub(count), next + 1]);
+        Words { proof, after, items }
+    }
+
+    fn read_output(&mut self) -> Op {
+        // Of those who streamed, mostly one that runs: what they said was heeded, rather than fenced.
+        let streamed: Vec<RunId> = self.said.keys().map(|(run, _)| *run).collect();
+        let running: Vec<RunId> = streamed.iter().filter(|run| self.running.contains(run)).copied().collect();
+        let among = if self.rng.percent(80) && !running.is_empty() { running } else { streamed };
+        let run = if among.is_empty() { self.run() } else { self.rng.pick(&among) };
+        Op::Output(OutputFilter {
+            run,
+            kind: self.rng.pick(&[None, Some(OutputKind::Output), Some(OutputKind::Log)]),
+            after: self.rng.next() % 6,
+            limit: self.rng.below(8),
+            bytes: self.rng.below(40),
+        })
     }
 
     fn cancel(&mut self) -> Op {

@@ -1,8 +1,9 @@
-use crate::{Advance, Claim, Enqueue, ExecutionFilter, News, RunFilter, Start, VerdictFilter};
+use crate::{Advance, Claim, Enqueue, ExecutionFilter, Keep, News, OutputFilter, RunFilter, Start, VerdictFilter};
 use everbeat_model::graph::Graph;
+use everbeat_model::output::Item;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Spec;
-use everbeat_model::{Ending, ExecutionId, Json, Next, ReplicaId, RunId, Standing, StoreTime, Verdict};
+use everbeat_model::{Ending, ExecutionId, Json, Next, ReplicaId, RunId, Standing, StoreTime, Verdict, WorkerId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub(super) enum Op {
     Claim(Claim),
     Settle(Vec<Move>),
     Sign(Vec<Signal>),
+    Append(Vec<Words>, Keep),
+    Output(OutputFilter),
     WasSettled(Vec<Proof>),
     Cancel(RunId),
     Reopen(RunId, u32),
@@ -76,6 +79,7 @@ impl Op {
         match self {
             Op::Settle(moves) => moves.iter().map(|settle| settle.proof.run).collect(),
             Op::Sign(signals) => signals.iter().map(|signal| signal.proof.run).collect(),
+            Op::Append(words, _) => words.iter().map(|words| words.proof.run).collect(),
             Op::Cancel(run) | Op::Reopen(run, _) | Op::Forget(run) => vec![*run],
             _ => Vec::new(),
         }
@@ -106,6 +110,7 @@ pub(super) struct Move {
     pub(super) next: Next,
     pub(super) standing: Standing,
     pub(super) last_heartbeat_at: Option<StoreTime>,
+    pub(super) worker_id: Option<WorkerId>,
     pub(super) verdict: Option<Verdict>,
 }
 
@@ -114,4 +119,12 @@ pub(super) struct Signal {
     pub(super) proof: Proof,
     pub(super) progress: Option<Json>,
     pub(super) checkpoint: Option<Json>,
+}
+
+/// What an attempt streams.
+#[derive(Clone, Debug)]
+pub(super) struct Words {
+    pub(super) proof: Proof,
+    pub(super) after: u64,
+    pub(super) items: Vec<Item>,
 }

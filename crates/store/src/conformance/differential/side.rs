@@ -1,7 +1,7 @@
 use super::op::{Op, Proof, Secret};
 use super::planner::SameRuns;
 use super::view::View;
-use crate::{Advance, Planner, Result, Sign, Store, Which};
+use crate::{Advance, Piece, Planner, Result, Sign, Store, Which};
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
 use everbeat_model::{ExecutionId, RunId, Settlement, Token};
@@ -67,6 +67,7 @@ impl Side {
                     next: m.next,
                     standing: m.standing,
                     last_heartbeat_at: m.last_heartbeat_at,
+                    worker_id: m.worker_id,
                     verdict: m.verdict,
                 });
                 say(store.settle(settlements.collect()).await)
@@ -79,6 +80,15 @@ impl Side {
                 });
                 say(store.sign(signs.collect()).await)
             }
+            Op::Append(words, keep) => {
+                let pieces = words.into_iter().map(|words| Piece {
+                    shown: shown(&view.tokens, &words.proof),
+                    after: words.after,
+                    items: words.items,
+                });
+                say(store.append(pieces.collect(), keep).await)
+            }
+            Op::Output(filter) => view.output(store.output(filter).await.expect("output")),
             Op::WasSettled(proofs) => {
                 let leases = proofs.iter().map(|proof| (proof.run, shown(&view.tokens, proof).token));
                 say(store.was_settled(leases.collect()).await)

@@ -1,5 +1,5 @@
 use super::side::{ALL, Side};
-use crate::{ExecutionFilter, RunFilter, VerdictFilter, Which};
+use crate::{ExecutionFilter, OutputFilter, RunFilter, VerdictFilter, Which};
 use everbeat_model::{RunId, RunState};
 
 impl Side {
@@ -57,6 +57,8 @@ impl Side {
             for attempt in store.attempts(*run).await.expect("attempts") {
                 state += &format!("{run} {}", view.attempt(attempt));
             }
+            let all = OutputFilter { run: *run, kind: None, after: 0, limit: ALL, bytes: usize::MAX };
+            state += &view.output(store.output(all).await.expect("output"));
         }
         let audit = store.audit().await.expect("audit");
         assert_eq!(audit.violations, [], "the audit finds nothing wrong");

@@ -1,4 +1,4 @@
-use crate::{Held, Renewal};
+use crate::{Held, OutputPage, Renewal, Streamed};
 use everbeat_model::event::PER_BATCH;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
@@ -79,6 +79,12 @@ impl View {
             ..attempt
         };
         format!("{attempt:?}\n")
+    }
+
+    pub(super) fn output(&mut self, page: OutputPage) -> String {
+        let OutputPage { items, first, last } = page;
+        let items: Vec<Streamed> = items.into_iter().map(|item| Streamed { at: self.at(item.at), ..item }).collect();
+        format!("kept from {first} to {last}: {items:?}\n")
     }
 
     pub(super) fn replica(&mut self, replica: Replica) -> String {

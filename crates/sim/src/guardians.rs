@@ -15,8 +15,8 @@ use everbeat_engine::pools::{
 use futures_util::FutureExt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -245,7 +245,7 @@ impl Guardian for Warden {
         Worker::start(&process, (pool, order.secret.clone()), (tasks, Vec::new()), startup);
         // The worker runs, and its server does not know yet.
         self.shared.sleep(after).await;
-        Ok(Arc::new(Owned { process, dying: Mutex::default() }))
+        Ok(Arc::new(Owned(process)))
     }
 
     async fn gone(&self) {
@@ -259,47 +259,43 @@ impl Guardian for Warden {
 }
 
 /// A worker as its server holds it.
-struct Owned {
-    process: Arc<Process>,
-    dying: Mutex<bool>,
-}
+struct Owned(Arc<Process>);
 
 #[async_trait]
 impl WorkerProcess for Owned {
     fn pid(&self) -> u32 {
-        self.process.pid
+        self.0.pid
     }
 
     async fn exited(&self) -> WorkerExit {
-        self.process.exited().await
+        self.0.exited().await
     }
 
     async fn emptied(&self) -> Emptied {
-        let (ended, emptied) = self.process.emptied().await;
+        let (ended, emptied) = self.0.emptied().await;
         Emptied { how: "cgroup", took: Duration::from_micros(emptied - ended), killed: 0 }
     }
 
     async fn signal(&self, signal: WorkerSignal) -> io::Result<()> {
         let (pause, fails) = {
-            let mut pools = self.process.shared.pools();
-            (pools.rng.between(10, MS), pools.chance(0.05))
+            let mut pools = self.0.shared.pools();
+            (pools.rng.between(10, MS), pools.chance(0.15))
         };
-        self.process.shared.sleep(pause).await;
-        if fails {
-            self.process.shared.truth().report.fault("signal that fails");
-            return Err(io::Error::other("in the simulation"));
+        self.0.shared.sleep(pause).await;
+        if let Err((guarantee, detail)) = self.0.is_signalled() {
+            self.0.shared.truth().violate(guarantee, detail);
         }
-        if let Err((guarantee, detail)) = self.process.is_signalled() {
-            self.process.shared.truth().violate(guarantee, detail);
+        if fails {
+            self.0.shared.truth().report.fault("signal that fails");
+            return Err(io::Error::other("in the simulation"));
         }
         match signal {
             WorkerSignal::Terminate => {
-                self.process.state().terminated = true;
-                self.process.changed();
+                self.0.state().terminated = true;
+                self.0.changed();
             }
             WorkerSignal::Kill => {
-                *self.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
-                self.process.exit(Cause::Signalled);
+                self.0.exit(Cause::Signalled);
             }
         }
         Ok(())
@@ -307,17 +303,17 @@ impl WorkerProcess for Owned {
 
     async fn look(&self) -> Option<ProcessLook> {
         let (unknown, slow) = {
-            let mut pools = self.process.shared.pools();
+            let mut pools = self.0.shared.pools();
             (pools.chance(0.03), pools.chance(0.01))
         };
         if slow {
-            self.process.shared.sleep(300 * MS).await;
+            self.0.shared.sleep(300 * MS).await;
         }
-        (!unknown).then(|| self.process.look())
+        (!unknown).then(|| self.0.look())
     }
 
     async fn line(&self) -> Option<OutputLine> {
-        self.process.line().await
+        self.0.line().await
     }
 
     async fn write(&self, _line: &[u8]) -> io::Result<()> {
@@ -327,9 +323,17 @@ impl WorkerProcess for Owned {
     async fn close_input(&self) {}
 
     async fn stacks(&self) -> Option<String> {
-        let pause = self.process.shared.pools().rng.between(MS, 120 * MS);
-        self.process.shared.sleep(pause).await;
-        self.process.is_alive().then(|| "in the simulation".to_string())
+        let (pause, dies) = {
+            let mut pools = self.0.shared.pools();
+            (pools.rng.between(MS, 120 * MS), pools.chance(0.3))
+        };
+        if dies && self.0.is_alive() {
+            // The signal that asks for them ends a process that has no handler for it.
+            self.0.shared.truth().report.fault("worker that dies of being asked");
+            self.0.exit(Cause::Killed);
+        }
+        self.0.shared.sleep(pause).await;
+        self.0.is_alive().then(|| "in the simulation".to_string())
     }
 }
 

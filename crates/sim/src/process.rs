@@ -3,6 +3,7 @@
 
 use crate::executor::{Owner, WORLD};
 use crate::shared::Shared;
+use crate::truth::{Window, WindowKind};
 use everbeat_engine::pools::{Ended, FromWorker, OutputLine, ProcessLook, ProcessState, ToWorker, WorkerExit};
 use everbeat_model::{RunId, Token, WorkerId};
 use futures_util::FutureExt;
@@ -464,13 +465,24 @@ impl Process {
     /// Its server signals it: it must have had a reason.
     pub(crate) fn is_signalled(&self) -> Result<(), (&'static str, String)> {
         let now = self.shared.now();
-        let leaves = self.server.is_some_and(|server| self.shared.truth().leaving.contains(&server));
+        let (leaves, froze_at) = {
+            let truth = self.shared.truth();
+            let leaves = self.server.is_some_and(|server| truth.leaving.contains(&server));
+            // What its server had decided before it froze, it carries out afterwards.
+            let boot = self.server.and_then(|server| truth.boots.get(&server));
+            let thawed = |window: &&Window| {
+                window.kind == WindowKind::Frozen && window.to.is_some_and(|to| to + 2 * GRACE >= now)
+            };
+            let froze_at = boot.and_then(|boot| boot.windows.iter().filter(thawed).map(|window| window.from).min());
+            (leaves, froze_at.unwrap_or(now))
+        };
         let mut state = self.state();
         let hello = state.hello_at.unwrap_or(now);
         let slow = now >= state.started_at + STARTUP && hello + ON_ITS_WAY >= state.started_at + STARTUP;
         let idle = matches!(state.condition, Condition::Stopped | Condition::Hung);
         let computes = |kind: Kind| matches!(kind, Kind::Did(Condition::Busy | Condition::Starved));
-        let own = idle || recent(&state, now).any(|trouble| !computes(trouble.kind));
+        let own =
+            idle || [now, froze_at].into_iter().any(|at| recent(&state, at).any(|trouble| !computes(trouble.kind)));
         let rightly = leaves
             || state.condemned
             || state.death.is_some()

@@ -2,12 +2,14 @@
 
 use crate::agenda::Action;
 use crate::executor::WORLD;
+use crate::handler::Script;
 use crate::process::{Cause, Condition, Process};
 use crate::rng::Rng;
 use crate::wire::{Way, Wire};
 use crate::workload::{self, QUEUES, REMOTE_TASK, WORKER_TASK};
 use crate::world::World;
 use everbeat_engine::Submit;
+use everbeat_model::Json;
 use futures_util::FutureExt;
 use std::sync::Arc;
 
@@ -84,7 +86,12 @@ impl World {
     pub(crate) fn submit_work(&mut self, serial: u64) {
         let store_now = self.shared.clocks.store(self.shared.now());
         let task = if serial % 2 == 1 { REMOTE_TASK } else { WORKER_TASK };
-        let (submit, idempotency) = workload::submission(&mut self.rng, 10_000 + serial, store_now);
+        let (mut submit, idempotency) = workload::submission(&mut self.rng, 10_000 + serial, store_now);
+        if self.plan.focus.is_some() && self.rng.chance(0.4) {
+            let steps_ms = (0..self.rng.between(3, 8)).map(|_| self.rng.between(10, 150)).collect();
+            let script: Script = submit.input.read().unwrap_or_default();
+            submit.input = Json::of(&Script { steps_ms, checkpoints: true, ..script });
+        }
         self.send(Submit { task: task.to_string(), accept_unknown: true, ..submit }, idempotency);
     }
 
@@ -98,6 +105,9 @@ impl World {
         let now = self.shared.now();
         // Around the timeouts more often than not.
         let span = if rng.chance(0.6) { rng.between(200, 1200) } else { rng.between(5, 4000) } * MS;
+        // Whoever is stopped for less than its time to live is left in peace.
+        let long = fault == Falls(Condition::Stopped) && rng.chance(0.6);
+        let span = if long { rng.between(1300, 4000) * MS } else { span };
         let until = now + span;
         let remote = worker.server.is_none();
         let name = match fault {
@@ -130,16 +140,6 @@ impl World {
                 // Some hang for good.
                 let ever = condition == Condition::Hung && !remote && rng.chance(0.4);
                 worker.falls(condition, if ever { u64::MAX / 4 } else { span });
-                if condition == Condition::Hung && !remote && rng.chance(0.3) {
-                    // Somebody else ends it in the midst of that.
-                    let dies = rng.between(380, 560) * MS;
-                    let (shared, worker) = (self.shared.clone(), worker.clone());
-                    let end = async move {
-                        shared.sleep(dies).await;
-                        worker.exit(Cause::Killed);
-                    };
-                    self.shared.executor.spawn(WORLD, "end", end.boxed());
-                }
             }
             CutOff => {
                 worker.cut(until);
@@ -152,10 +152,22 @@ impl World {
                 worker.cut(until);
                 wires.iter().for_each(|wire| wire.block(way, until));
             }
-            LinkLost | LinkLostLate => {
+            LinkLost => {
                 let seen_after = rng.between(1, 600) * MS;
                 worker.cut(now + seen_after);
-                wires.iter().for_each(|wire| wire.lose(fault == LinkLostLate, seen_after));
+                wires.iter().for_each(|wire| wire.lose(false, seen_after));
+            }
+            LinkLostLate => {
+                // What it says meanwhile arrives when it may have come back already.
+                let (lost, seen) = (rng.between(20, 250) * MS, rng.between(50, 800) * MS);
+                worker.cut(now + lost + seen);
+                wires.iter().for_each(|wire| wire.block(Way::Up, now + lost + seen));
+                let shared = self.shared.clone();
+                let lose = async move {
+                    shared.sleep(lost).await;
+                    wires.iter().for_each(|wire| wire.lose(true, seen));
+                };
+                self.shared.executor.spawn(WORLD, "loss", lose.boxed());
             }
             GuardianDies => {
                 let warden = worker.guardian.and_then(|owner| self.shared.pools().guardians.get(&owner).cloned());

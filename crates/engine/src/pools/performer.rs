@@ -51,7 +51,7 @@ impl Performer for Pool {
         Capacity { slots, setting: if self.remote { "workers" } else { "pool.size" } }
     }
 
-    async fn offer(&self, _post: &Post) -> Offer {
+    async fn offer(&self, post: &Post) -> Offer {
         if self.state().paused {
             return Offer::default();
         }
@@ -75,6 +75,9 @@ impl Performer for Pool {
                 }
             }
         }
+        // What was claimed a moment ago has no worker yet, and will take room.
+        let unplaced = post.works().iter().filter(|work| work.vital().worker.is_none()).count();
+        let most = most.saturating_sub(unplaced);
         let line = |(task, most): (String, usize)| Line { name: task.clone(), task, most };
         Offer { most, lines: rooms.into_iter().map(line).collect(), queues, pause: Duration::ZERO }
     }

@@ -22,6 +22,8 @@ APPS = Path(__file__).parent / "apps"
 SOURCES = Path(__file__).parents[2] / "src"
 # Whoever waits for something that must happen gives up after this.
 PATIENCE = 30.0
+# `EVERBEAT_TRIALS=long` makes trials longer, and has them print figures (with `pytest -s`).
+LONG = os.environ.get("EVERBEAT_TRIALS") == "long"
 # Pings, looks and graces that are short, and still patient enough for a machine that does other things besides.
 QUICK = {
     "ping_interval": "200ms",
@@ -228,6 +230,18 @@ def alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
+
+
+def spread(values):
+    """Figures of a number of measurements, in milliseconds."""
+    values = sorted(1000 * value for value in values)
+    at = lambda share: round(values[min(len(values) - 1, int(share * len(values)))], 2)  # noqa: E731
+    return {"n": len(values), "p50_ms": at(0.5), "p99_ms": at(0.99), "most_ms": round(values[-1], 2)}
+
+
+def tell(**figures):
+    """Figures for people, of long trials."""
+    print(json.dumps(figures), flush=True)
 
 
 def kill(pid):

@@ -238,6 +238,10 @@ impl Pool {
                 post.env().sleep_until(post.vouched_until()).await;
             }
         }
+        if worker.process.is_some() {
+            let spoken = worker.until(|state| state.pulse.output_over.then_some(()));
+            within(&**post.env(), LAST_WORDS, spoken).await;
+        }
         let now = post.env().boot();
         let state = worker.state();
         let exit = state.exit.clone().unwrap_or_default();
@@ -279,6 +283,8 @@ impl Pool {
     }
 }
 
+/// The last words of a worker are read a moment after its end, unless something that it started keeps its output open.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Longer notes of progress are refused.
 const MOST_NOTE_BYTES: usize = 16 << 10;
 

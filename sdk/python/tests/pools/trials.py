@@ -45,6 +45,8 @@ def trial_pool(**settings):
         **QUICK,
         **settings,
     }
+    if pool.get("protocol") == "lines":
+        pool = {name: value for name, value in pool.items() if not name.startswith(("ping_", "worker_ttl"))}
     pool["env"] = {"PYTHONPATH": str(SOURCES), **pool.get("env", {})}
     return pool
 
@@ -63,7 +65,8 @@ class Trial(EverbeatServer):
         """What the server answers to a GET, or to a POST of the body."""
         method = method or ("GET" if body is None else "POST")
         data = None if method == "GET" else json.dumps(body or {}).encode()
-        request = urllib.request.Request(f"{self.url}/api/v1/{path}", data, method=method)
+        path = path if path.startswith("/") else f"/api/v1/{path}"
+        request = urllib.request.Request(f"{self.url}{path}", data, method=method)
         request.add_header("content-type", "application/json")
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
@@ -157,7 +160,7 @@ class Trial(EverbeatServer):
 
     def cli_raw(self, *arguments):
         environ = {name: value for name, value in os.environ.items() if not name.startswith("EVERBEAT_")}
-        environ["EVERBEAT_SERVER"] = self.url
+        environ["EVERBEAT_URL"] = self.url
         return subprocess.run(
             [find_binary(), *arguments], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

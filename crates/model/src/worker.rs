@@ -159,6 +159,7 @@ impl Suspicion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crashes {
     in_a_row: u32,
+    last: Option<BootInstant>,
     /// No worker is started before.
     pub hold_until: Option<BootInstant>,
 }
@@ -173,12 +174,17 @@ impl Crashes {
     pub fn crashed(&mut self, now: BootInstant) {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(10)).min(LONGEST_PAUSE);
         self.in_a_row = self.in_a_row.saturating_add(1);
-        self.hold_until = Some(now + pause);
+        (self.last, self.hold_until) = (Some(now), Some(now + pause));
     }
 
-    /// A worker does its work.
-    pub fn served(&mut self) {
-        *self = Crashes::default();
+    /// A worker does its work. If it was started after the last crash, the crashes are over; answers whether they are by
+    /// this. One that was there before says nothing of those that are started now.
+    pub fn served(&mut self, started: BootInstant) -> bool {
+        let over = self.last.is_some_and(|last| started > last);
+        if over {
+            *self = Crashes::default();
+        }
+        over
     }
 
     /// How many of those that are wanted may be started: one after another, while they crash.
@@ -271,7 +277,8 @@ mod tests {
         (0..50).for_each(|_| crashes.crashed(now));
         assert!(crashes.degraded());
         assert!(crashes.may_start(now + LONGEST_PAUSE) && !crashes.may_start(now + LONGEST_PAUSE - S));
-        crashes.served();
+        assert!(!crashes.served(now) && crashes.degraded(), "a worker from before says nothing of the next");
+        assert!(crashes.served(now + S) && !crashes.served(now + S));
         assert!(crashes.may_start(now) && !crashes.degraded() && crashes.at_once(4, 2) == 4);
     }
 }

@@ -7,7 +7,7 @@ use super::worker::{Phase, Retiring, Worker};
 use super::{end, lines, telemetry};
 use crate::engine::Core;
 use crate::env::within;
-use everbeat_model::{Hole, Token, WorkerId};
+use everbeat_model::{BootInstant, Hole, Token, WorkerId};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,12 +82,13 @@ async fn guardian(core: &Arc<Core>, pool: &Arc<Pool>) -> Option<Arc<dyn Guardian
     }
 }
 
-async fn turn(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>) -> everbeat_model::BootInstant {
+async fn turn(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>) -> BootInstant {
     let now = core.env.boot();
     for worker in pool.workers() {
         recycle(pool, &worker, now);
-        if worker.state().serves_well(worker.uptime(now)) {
-            pool.state().serves(worker.started);
+        let serves = worker.state().serves_well(worker.uptime(now));
+        if serves {
+            recovered(pool, &worker);
         }
     }
     let Upkeep { start, drain, again } = {
@@ -108,7 +109,7 @@ async fn turn(core: &Arc<Core>, pool: &Arc<Pool>, guardian: &Arc<dyn Guardian>) 
 }
 
 /// Marks a worker that is too old, has done enough, or takes nearly too much.
-fn recycle(pool: &Pool, worker: &Worker, now: everbeat_model::BootInstant) {
+fn recycle(pool: &Pool, worker: &Worker, now: BootInstant) {
     let settings = &pool.settings;
     let mut state = worker.state();
     if state.retiring.is_some() || state.phase != Phase::Serving {
@@ -221,15 +222,16 @@ async fn read(pool: Arc<Pool>, worker: Arc<Worker>, process: Arc<dyn WorkerProce
 async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, process: Arc<dyn WorkerProcess>) {
     let exit = process.exited().await;
     let now = core.env.boot();
-    let (served, sentenced, drained) = {
+    let (served, sentence, drained) = {
         let mut state = worker.state();
-        let served = state.serves_well(worker.uptime(now));
+        // Whoever dies of its work did not crash at its start: one bad run does not hold up the others.
+        let served = state.serves_well(worker.uptime(now)) || state.running() > 0;
         let drained = state.phase == Phase::Draining;
         state.phase = Phase::Dead;
         state.pulse.class = everbeat_model::worker::Class::Dead;
         state.exit = Some(exit.clone());
         state.line = None;
-        (served, state.sentence.is_some(), drained)
+        (served, state.sentence.as_ref().map(|sentence| sentence.message.clone()), drained)
     };
     worker.changed();
     // Its attempts are told by now; what follows is for people and for the next worker.
@@ -244,12 +246,12 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
     }
     if drained {
         pool.changed.notify_one();
-    } else if served || sentenced {
-        if served {
-            pool.state().serves(worker.started);
-        }
+    } else if served {
+        recovered(&pool, &worker);
         pool.changed.notify_one();
     } else {
+        // Also if this server ended it: it did not say hello, or took too much memory at once.
+        let how = sentence.unwrap_or(how);
         let last = worker.state().last_lines.iter().cloned().collect::<Vec<_>>().join("\n");
         let words = if last.is_empty() { String::new() } else { format!("; its last words: {last}") };
         crashed(&core, &pool, format!("its workers end before they serve: {how}{words}"));
@@ -266,9 +268,8 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
 
 fn crashed(core: &Core, pool: &Pool, trouble: String) {
     let mut state = pool.state();
-    let (was, at) = (state.crashes.degraded(), core.env.boot());
-    state.crashes.crashed(at);
-    state.crashed_at = Some(at);
+    let was = state.crashes.degraded();
+    state.crashes.crashed(core.env.boot());
     let now = state.crashes.degraded();
     state.trouble = Some(trouble.clone());
     drop(state);
@@ -277,6 +278,18 @@ fn crashed(core: &Core, pool: &Pool, trouble: String) {
         false => tracing::warn!(pool = pool.settings.name, "a worker did not come to serve: {trouble}"),
     }
     pool.changed.notify_one();
+}
+
+/// A worker serves that was started after the last crash: whatever was wrong is mended.
+fn recovered(pool: &Pool, worker: &Worker) {
+    let mut state = pool.state();
+    let was = state.crashes.degraded();
+    if state.crashes.served(worker.started) {
+        state.trouble = None;
+        if was {
+            tracing::info!(pool = pool.settings.name, "the pool is well again");
+        }
+    }
 }
 
 /// How a process ended, in words.

@@ -8,12 +8,12 @@ use super::{awake_within, end};
 use crate::attempts::{
     Beat, Capacity, Conclusion, Ctx, Line, MOST_ITEM_BYTES, MOST_VALUE_BYTES, Offer, Performer, Post, Stop, Terms, Work,
 };
-use crate::env::within;
+use crate::env::{Env, within};
 use async_trait::async_trait;
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::Spec;
 use everbeat_model::worker::Class;
-use everbeat_model::{BootInstant, Ending, Json, Outcome, Reason};
+use everbeat_model::{Ending, Json, Outcome, Reason};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
@@ -262,7 +262,7 @@ impl Pool {
                     continue;
                 }
                 word = heard.recv(), if listens => word,
-                () = worker.dead() => return self.lost(work, worker, post.env().boot()).await,
+                () = worker.dead() => return self.lost(work, worker, &**post.env()).await,
                 stop = told_anew(ctx, worker, told) => {
                     told = worker.epoch().map(|epoch| (stop, epoch));
                     worker.tell(ToWorker::Cancel { lease, why: why(stop) }).await;
@@ -306,10 +306,15 @@ impl Pool {
 
     /// What becomes of an attempt whose worker is gone. Work that must not meet its successor is given up only when
     /// nothing of it can go on.
-    async fn lost(&self, work: &Arc<Work>, worker: &Arc<Worker>, now: BootInstant) -> Conclusion {
+    async fn lost(&self, work: &Arc<Work>, worker: &Arc<Worker>, env: &dyn Env) -> Conclusion {
         if work.terms.isolation {
             worker.until(|state| state.emptied.then_some(())).await;
         }
+        if worker.process.is_some() {
+            let spoken = worker.until(|state| state.pulse.output_over.then_some(()));
+            within(env, LAST_WORDS, spoken).await;
+        }
+        let now = env.boot();
         let state = worker.state();
         let exit = state.exit.clone().unwrap_or_default();
         let (reason, message) = match &state.sentence {
@@ -419,6 +424,8 @@ async fn keep_line(ctx: &Ctx, text: String) -> Option<(u64, HeartbeatAnswer)> {
     None
 }
 
+/// The last words of a worker are read a moment after its end, unless something that it started keeps its output open.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Longer notes of progress are refused.
 const MOST_NOTE_BYTES: usize = 16 << 10;
 

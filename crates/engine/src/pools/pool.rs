@@ -41,7 +41,6 @@ pub(super) struct State {
     pub(super) guardian: Option<Arc<dyn Guardian>>,
     pub(super) containment: Option<Containment>,
     pub(super) crashes: Crashes,
-    pub(super) crashed_at: Option<BootInstant>,
     /// Why the pool is not well.
     pub(super) trouble: Option<String>,
     /// Workers that took the place of others.
@@ -63,7 +62,6 @@ impl Pool {
             guardian: None,
             containment: None,
             crashes: Crashes::default(),
-            crashed_at: None,
             trouble: None,
             restarts: 0,
             last_exit: None,
@@ -136,14 +134,6 @@ pub(super) struct Upkeep {
 }
 
 impl State {
-    /// A worker that was started at this time does its work: what crashed before says nothing any more.
-    pub(super) fn serves(&mut self, started: BootInstant) {
-        if self.crashed_at.is_some_and(|crashed| started > crashed) {
-            self.crashes.served();
-            self.crashed_at = None;
-        }
-    }
-
     /// Where there are more workers than wanted, the youngest are let go.
     pub(super) fn let_go(&mut self) {
         let staying = |worker: &&Arc<Worker>| {

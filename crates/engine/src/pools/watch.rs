@@ -140,8 +140,8 @@ fn judge(
             }
             Phase::Serving | Phase::Draining => serving += 1,
         }
-        if state.pulse.held_up > 0 || pool.speaks_lines() {
-            // It waits for this server, or nothing was asked of it.
+        if state.sentence.is_some() || state.pulse.held_up > 0 || pool.speaks_lines() {
+            // It is judged, it waits for this server, or nothing was asked of it.
             continue;
         }
         if !pool.settings.heartbeat && state.line.is_some() {

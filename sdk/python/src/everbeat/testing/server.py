@@ -27,7 +27,8 @@ def find_binary() -> Optional[str]:
 class EverbeatServer:
     """A server with a folder and a port of its own.
 
-    With ``app`` it has a pool whose workers perform that app, like ``"tasks:app"``, in the current folder.
+    With ``app`` it has a pool whose workers perform that app, like ``"tasks:app"``, in the current folder. ``config``
+    says more of its configuration, table by table: ``{"runs": {"max_attempts": 1}, "pool": [{"name": ...}]}``.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class EverbeatServer:
         workers: int = 1,
         slots: int = 4,
         env: Optional[Mapping[str, str]] = None,
+        config: Optional[Mapping[str, Any]] = None,
     ) -> None:
         found = binary or find_binary()
         if found is None:
@@ -51,7 +53,12 @@ class EverbeatServer:
         self._lines: List[str] = []
         self.url = ""
         # Work that a test leaves unfinished does not hold its end up.
-        self._write_config('[replica]\ndrain_grace = "500ms"\n\n' + (_pool(app, workers, slots) if app else ""))
+        tables: Dict[str, Any] = {"replica": {"drain_grace": "500ms"}, "pool": []}
+        if app:
+            tables["pool"].append(_pool(app, workers, slots))
+        for name, table in (config or {}).items():
+            tables[name] = tables[name] + list(table) if name == "pool" else {**tables.get(name, {}), **table}
+        self._write_config(_toml(tables))
 
     def __enter__(self) -> "EverbeatServer":
         self.start()
@@ -91,6 +98,12 @@ class EverbeatServer:
     def async_client(self, **settings: Any) -> AsyncClient:
         """A client of this server for an event loop."""
         return AsyncClient(self.url, **settings)
+
+    @property
+    def pid(self) -> int:
+        """The number of the server's process."""
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
 
     @property
     def log(self) -> str:
@@ -147,8 +160,8 @@ class EverbeatServer:
             file.write(text)
 
 
-def _pool(app: str, workers: int, slots: int) -> str:
-    settings: Dict[str, Any] = {
+def _pool(app: str, workers: int, slots: int) -> Dict[str, Any]:
+    return {
         "name": "test",
         "command": [sys.executable, "-m", "everbeat.worker", app],
         "size": workers,
@@ -156,10 +169,24 @@ def _pool(app: str, workers: int, slots: int) -> str:
         "cwd": os.getcwd(),
         "env": {"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH")]))},
     }
-    # TOML writes texts, numbers and lists as JSON does; a table it does not.
-    env = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.pop("env").items())
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
-    return "\n".join(["[[pool]]", *lines, f"env = {{ {env} }}", ""])
+
+
+def _toml(tables: Mapping[str, Any]) -> str:
+    lines: List[str] = []
+    for name, table in tables.items():
+        for each in table if isinstance(table, list) else [table]:
+            lines.append(f"[[{name}]]" if isinstance(table, list) else f"[{name}]")
+            lines.extend(f"{key} = {_toml_value(value)}" for key, value in each.items())
+    return "\n".join([*lines, ""])
+
+
+def _toml_value(value: Any) -> str:
+    """TOML writes texts, numbers and lists as JSON does; a table it does not."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    return json.dumps(value)
 
 
 def _package_root() -> str:

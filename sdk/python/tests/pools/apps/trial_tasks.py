@@ -1,0 +1,179 @@
+"""Tasks that behave, and tasks that do not."""
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import everbeat
+
+app = everbeat.App()
+
+
+@app.task
+def reply(ctx, value=None):
+    return value
+
+
+@app.task
+def where(ctx):
+    """Of which process this is, and what it was given."""
+    return {
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+        "env": {name: value for name, value in os.environ.items() if name.startswith(("TRIAL_", "EVERBEAT_"))},
+        "home": os.environ.get("HOME"),
+        "secrets": [name for name in os.environ if "SECRET" in name],
+    }
+
+
+@app.task
+def raise_error(ctx, message):
+    raise ValueError(message)
+
+
+@app.task
+def count(ctx, path, to, pause=0.0):
+    """Counts on from its checkpoint, and leaves a line for each attempt: its number, and where it began."""
+    start = ctx.resume(0)
+    with open(path, "a") as file:
+        file.write(f"{ctx.attempt} {start}\n")
+    for number in range(start, to):
+        ctx.heartbeat(done=number + 1, total=to, note=f"at {number}", checkpoint=number + 1)
+        time.sleep(pause)
+    return {"attempt": ctx.attempt, "began_at": start}
+
+
+@app.task
+def work(ctx, seconds, path=None):
+    """Takes its time, and leaves a line when it is done."""
+    time.sleep(seconds)
+    if path:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, f"{ctx.run_id}\n".encode())
+        os.close(fd)
+    return os.getpid()
+
+
+@app.task
+def wait_for(ctx, path):
+    ctx.heartbeat(note="begun")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task
+def until_cancelled(ctx):
+    ctx.heartbeat(note="begun")
+    while not ctx.cancelled:
+        time.sleep(0.005)
+    raise everbeat.Cancelled("as told")
+
+
+@app.task
+def stubborn(ctx, how):
+    """Never ends by itself."""
+    ctx.heartbeat(note="begun")
+    while True:
+        if how == "sleeps":
+            time.sleep(3600)
+
+
+@app.task
+def hold_gil_idle(ctx, seconds=3600):
+    ctx.heartbeat(note="begun", checkpoint="held")
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@app.task
+def hold_gil_computing(ctx, seconds=3600.0):
+    """A call into C that keeps the interpreter's lock and computes."""
+    ctx.heartbeat(note="begun", checkpoint="held")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        re.match(r"(a+)+$", "a" * 24 + "b")
+    return "computed"
+
+
+@app.task
+def deadlock(ctx):
+    ctx.heartbeat(note="begun")
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+@app.task
+def grow(ctx, megabytes):
+    ctx.heartbeat(note="begun", checkpoint="begun")
+    held = []
+    for _ in range(megabytes):
+        held.append(os.urandom(1 << 20))
+        time.sleep(0.002)
+    time.sleep(3600)
+
+
+@app.task
+def chatter(ctx, megabytes, stream="stderr", line=1000):
+    out = getattr(sys, stream)
+    text = "x" * line + "\n"
+    for _ in range(megabytes * (1 << 20) // len(text)):
+        out.write(text)
+    return "said"
+
+
+@app.task
+def endless_line(ctx, megabytes):
+    for _ in range(megabytes):
+        sys.stderr.write("y" * (1 << 20))
+    sys.stderr.write("\n")
+    return "said"
+
+
+@app.task
+def stream(ctx, items, size):
+    for _ in range(items):
+        yield "z" * size
+
+
+_SLEEPER = "import signal,sys,time; {ignore}; time.sleep(600)"
+_IGNORE = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]"
+
+
+@app.task
+def brood(ctx, mark):
+    """Starts a child, a child in a session of its own, a daemon of the second generation, one that ignores every polite
+    signal, and one without anything in its environment; says who they are."""
+    plain, deaf = _SLEEPER.format(ignore="pass"), _SLEEPER.format(ignore=_IGNORE)
+    command = [sys.executable, "-S", "-c"]
+    null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.Popen([*command, plain, mark, "child"], **null)
+    subprocess.Popen([*command, plain, mark, "session"], start_new_session=True, **null)
+    subprocess.Popen([*command, deaf, mark, "deaf"], start_new_session=True, **null)
+    subprocess.Popen([*command, deaf, mark, "bare"], start_new_session=True, env={}, **null)
+    twice = (
+        "import os,sys,time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        f"os.execv(sys.executable, [sys.executable, '-S', '-c', {deaf!r}, sys.argv[1], 'daemon'])\n"
+    )
+    subprocess.run([*command, twice, mark], check=True, **null)
+    ctx.heartbeat(note="begun")
+    if "ignore" in os.environ.get("TRIAL_WORKER", ""):
+        import signal
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    while True:
+        time.sleep(1)
+
+
+@app.task
+def hash_much(ctx, megabytes):
+    return hashlib.sha256(bytes(megabytes << 20)).hexdigest()

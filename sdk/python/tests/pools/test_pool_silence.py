@@ -1,0 +1,83 @@
+"""Servers and machines that stop for a while: who ends, and who must not."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from trials import LONG, alive, trial_pool
+
+pytestmark = pytest.mark.real
+
+
+def test_workers_of_a_stopped_server_end_themselves(trial):
+    server = trial(trial_pool(size=3, worker_ttl="2s"))
+    before = server.ready(3)
+    path = server.scratch / "go"
+    run = server.submit("wait_for", {"path": str(path)})
+    server.began(run)
+    server.signal(signal.SIGSTOP)
+    at = time.monotonic()
+    server.until(lambda: not any(alive(worker["pid"]) for worker in before), "the end of the workers", 6)
+    assert time.monotonic() - at > 1, "they were pinged just before"
+    server.signal(signal.SIGCONT)
+    said = server.until(lambda: re.findall("everbeat::worker: EMERGENCY_SHUTDOWN:no_ping:[0-9]+ ", server.log), "their last words")
+    server.ready(3)
+    assert len(said) == 3
+    assert not {worker["id"] for worker in before} & {worker["id"] for worker in server.workers()}
+    path.touch()
+    server.wait(run).unwrap()
+    assert server.outcomes(run) == ["lost", "succeeded"]
+    verdicts = server.verdicts(run)
+    assert len(verdicts) == 1
+    assert verdicts[0]["evidence"]["exit_code"] == 1
+    assert any("EMERGENCY_SHUTDOWN:no_ping:" in line for line in verdicts[0]["evidence"]["last_lines"])
+
+
+def test_a_server_that_stops_for_a_while_kills_nobody(trial):
+    server = trial(trial_pool(size=4, worker_ttl="60s"))
+    before = {worker["id"] for worker in server.ready(4)}
+    path = server.scratch / "go"
+    run = server.submit("wait_for", {"path": str(path)})
+    server.began(run)
+    server.signal(signal.SIGSTOP)
+    time.sleep(30 if LONG else 8)
+    server.signal(signal.SIGCONT)
+    path.touch()
+    server.wait(run).unwrap()
+    assert server.outcomes(run) == ["succeeded"]
+    # Long enough for a judgement.
+    time.sleep(3)
+    assert {worker["id"] for worker in server.workers()} == before
+    assert (server.pool()["restarts"], server.verdicts()) == (0, [])
+
+
+@contextlib.contextmanager
+def spinning(count):
+    spinners = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+        for spinner in spinners:
+            spinner.wait()
+
+
+def test_a_busy_machine_kills_nobody(trial):
+    server = trial(trial_pool(size=4, ping_timeout="2s"))
+    before = {worker["id"] for worker in server.ready(4)}
+    with spinning(64 if LONG else 16):
+        until = time.monotonic() + (60 if LONG else 15)
+        finished = 0
+        while time.monotonic() < until:
+            runs = server.submit_many("work", [{"seconds": 0.01}] * 8)
+            ended = [server.wait(run, 60) for run in runs]
+            assert [(run.state, run.attempt) for run in ended] == [("succeeded", 1)] * 8, server.log[-4000:]
+            finished += len(runs)
+    assert finished
+    assert {worker["id"] for worker in server.workers()} == before
+    assert (server.pool()["restarts"], server.verdicts()) == (0, [])

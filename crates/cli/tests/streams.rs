@@ -2,7 +2,6 @@
 //! tasks of their own, as the library makes them.
 #![allow(clippy::disallowed_methods, reason = "tests meet real time")]
 
-#[allow(dead_code, reason = "only a part of it is used here")]
 mod common;
 
 use common::BINARY;

@@ -113,6 +113,13 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
     gauge("everbeat_jobs_short", "1 while no jobs are begun here, since the machine lacks something they need", One),
     gauge("everbeat_jobs_stale", "Jobs watched over here whose sentinels are older than jobs.stale_after", One),
+    Family {
+        name: "everbeat_outputs_unwritten_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        help: "What attempts have streamed and the store does not hold yet",
+        series: One,
+    },
     gauge("everbeat_queues_paused", "Queues from which nothing is claimed", Read(&[])),
     Family {
         name: "everbeat_ready_age_seconds",

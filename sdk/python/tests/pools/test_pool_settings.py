@@ -11,7 +11,9 @@ pytestmark = pytest.mark.real
 
 def test_size_slots_queues_env_and_cwd(trial, tmp_path):
     server = trial(
-        trial_pool(size=2, slots=3, env={"TRIAL_A": "1", "PYTHONPATH": f"{APPS}:{APPS.parents[2] / 'src'}"}, cwd=str(tmp_path)),
+        trial_pool(
+            size=2, slots=3, env={"TRIAL_A": "1", "PYTHONPATH": f"{APPS}:{APPS.parents[2] / 'src'}"}, cwd=str(tmp_path)
+        ),
         trial_pool(name="slow", size=1, queues=["slow", "slower"]),
         env={"TRIAL_OF_THE_SERVER": "not for workers"},
     )
@@ -191,7 +193,9 @@ def test_a_stubborn_task_does_not_hold_up_the_end_of_the_server(trial):
 @pytest.mark.parametrize("slots", [1, 2])
 def test_a_script_speaks_lines(trial, slots):
     go = f"/tmp/trial-{time.time_ns()}"
-    pool = trial_pool(name="resize", command=["./lines.sh"], protocol="lines", size=2, slots=slots, env={"TRIAL_GO": go})
+    pool = trial_pool(
+        name="resize", command=["./lines.sh"], protocol="lines", size=2, slots=slots, env={"TRIAL_GO": go}
+    )
     server = trial(pool)
     server.ready(2, "resize")
     told = server.wait(server.submit("resize", {"width": 80})).unwrap()

@@ -12,11 +12,7 @@ fn focus(hole: Hole) -> Option<Focus> {
         Hole::LeftStillVouches | Hole::ReturnOverlooked | Hole::NoLastTimer => Some(Focus::Absence),
         Hole::PastForgotten => Some(Focus::Failover),
         Hole::UnfencedStart | Hole::FormerOwner => Some(Focus::TakeOver),
-        Hole::EndUnawaited
-        | Hole::ReplacedLink
-        | Hole::StalledWatcher
-        | Hole::SweepUnawaited
-        | Hole::SignalByNumber => Some(Focus::Workers),
+        Hole::ReplacedLink | Hole::StalledWatcher | Hole::SweepUnawaited | Hole::SignalByNumber => Some(Focus::Workers),
         _ => None,
     }
 }
@@ -93,8 +89,8 @@ every_planted_hole_is_found! {
     a_shortage_that_fails_a_job_is_found: ShortageFails breaks "G16",
     an_end_that_is_not_awaited_is_found: EndUnawaited breaks "G6",
     a_replaced_link_that_still_counts_is_found: ReplacedLink breaks "G1",
-    a_stalled_watcher_of_workers_is_found: StalledWatcher breaks "G",
+    a_stalled_watcher_of_workers_is_found: StalledWatcher breaks "G3",
     a_sweep_that_is_not_awaited_is_found: SweepUnawaited breaks "G9",
-    a_signal_by_number_is_found: SignalByNumber breaks "G",
+    a_signal_by_number_is_found: SignalByNumber breaks "G3",
     output_that_is_not_awaited_is_found: OutputUnawaited breaks "output",
 }

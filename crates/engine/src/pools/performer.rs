@@ -101,10 +101,20 @@ impl Performer for Pool {
         let lease = shown(work);
         let Some(worker) = self.workers().into_iter().find(|worker| worker.route(&lease).is_some()) else { return };
         if let Some(mut heard) = worker.hear_its_end(lease.token) {
-            let why = why(work.stop().unwrap_or(Stop::Judged));
+            // Whatever it was asked before, its time is over now: a checkpoint that it waits for is not answered any more.
+            let why = if work.stop() == Some(Stop::Fenced) { Why::Fenced } else { Why::Judged };
             let ended = async {
                 worker.tell(ToWorker::Cancel { lease, why }).await;
-                while !matches!(heard.recv().await, Some(FromWorker::Ended { .. }) | None) {}
+                loop {
+                    match heard.recv().await {
+                        Some(FromWorker::Ended { .. }) | None => break,
+                        Some(FromWorker::Heartbeat { sequence, .. }) if sequence > 0 => {
+                            let answer = HeartbeatAnswer::Cancelled;
+                            worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                        }
+                        Some(_) => {}
+                    }
+                }
                 worker.tell(ToWorker::EndedAnswer { lease }).await;
             };
             let ended = tokio::select! {

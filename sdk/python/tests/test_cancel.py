@@ -120,3 +120,11 @@ def _appears(note, text) -> None:
     while text not in note.read_text():
         assert time.monotonic() < limit, note.read_text()
         time.sleep(0.02)
+
+
+def test_a_checkpoint_that_is_never_answered_does_not_outlast_the_judgement(link):
+    lease = link.work("checkpoint")
+    while not link.expect("heartbeat").HasField("checkpoint"):
+        pass
+    link.cancel(lease, pb.Cancel.WHY_JUDGED)
+    assert link.expect_end().WhichOneof("outcome") == "stopped"

@@ -164,13 +164,22 @@ impl Pool {
         mut heard: mpsc::Receiver<FromWorker>,
     ) {
         let (env, lease) = (&**post.env(), shown(work));
-        let why = match work.stop() {
-            None | Some(Stop::Draining) => Why::Judged,
-            Some(stop) => why(stop),
-        };
+        // Whatever it was asked before, its time is over now: a checkpoint that it waits for is not stored any more.
+        let why = if work.stop() == Some(Stop::Fenced) { Why::Fenced } else { Why::Judged };
         loop {
             let epoch = worker.epoch();
-            let ended = async { while !matches!(heard.recv().await, Some(FromWorker::Ended { .. }) | None) {} };
+            let ended = async {
+                loop {
+                    match heard.recv().await {
+                        Some(FromWorker::Ended { .. }) | None => return,
+                        Some(FromWorker::Heartbeat { sequence, .. }) if sequence > 0 => {
+                            let answer = HeartbeatAnswer::Cancelled;
+                            worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                        }
+                        Some(_) => {}
+                    }
+                }
+            };
             let tell = worker.tell(ToWorker::Cancel { lease, why });
             let bounded = async {
                 match awake_within(env, self.settings.grace_period, tell).await {

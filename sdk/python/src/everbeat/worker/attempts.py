@@ -147,13 +147,17 @@ class Attempt:
             self.on_cancel()
         self._outbox.nudge()
 
+    def give_up(self) -> None:
+        """The attempt is judged. The server may never answer the heartbeats that are waited for."""
+        for awaited in self._awaited.values():
+            awaited.refuse(Cancelled(f"the time of this attempt at run {self.run_id} is over"))
+        self._awaited.clear()
+
     def fence(self) -> None:
         """Nothing that this attempt says counts any more: it stops, and is forgotten."""
         self.fenced = True
         self.cancel()
-        for awaited in self._awaited.values():
-            awaited.refuse(Cancelled(f"run {self.run_id} has passed on to another attempt"))
-        self._awaited.clear()
+        self.give_up()
         if self.is_over:
             self._attempts.forget(self)
 
@@ -235,6 +239,8 @@ class Attempts:
                 attempt.fence()
             else:
                 attempt.cancel()
+                if message.why == pb.Cancel.WHY_JUDGED:
+                    attempt.give_up()
 
     def answered(self, answer: pb.HeartbeatAnswer) -> None:
         with self.lock:

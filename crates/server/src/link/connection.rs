@@ -31,12 +31,7 @@ const MOST_REFUSALS: usize = 16;
 /// What was last said to a worker gets this long to leave.
 const PARTING: Duration = Duration::from_secs(2);
 
-pub(super) async fn serve(
-    house: &House,
-    accepted: Accepted,
-    newcomer: Newcomer,
-    mut closing: watch::Receiver<bool>,
-) {
+pub(super) async fn serve(house: &House, accepted: Accepted, newcomer: Newcomer, mut closing: watch::Receiver<bool>) {
     let env = house.engine.env();
     let opened = async {
         let (io, peer) = match accepted {

@@ -24,7 +24,9 @@ def test_workers_of_a_stopped_server_end_themselves(trial):
     server.until(lambda: not any(alive(worker["pid"]) for worker in before), "the end of the workers", 6)
     assert time.monotonic() - at > 1, "they were pinged just before"
     server.signal(signal.SIGCONT)
-    said = server.until(lambda: re.findall("everbeat::worker: EMERGENCY_SHUTDOWN:no_ping:[0-9]+ ", server.log), "their last words")
+    said = server.until(
+        lambda: re.findall("everbeat::worker: EMERGENCY_SHUTDOWN:no_ping:[0-9]+ ", server.log), "their last words"
+    )
     server.ready(3)
     assert len(said) == 3
     assert not {worker["id"] for worker in before} & {worker["id"] for worker in server.workers()}

@@ -24,7 +24,7 @@ def test_an_exception_is_a_failure_with_its_traceback(server):
     assert run.error["message"] == "ValueError: no such page"
     attempt = server.attempts(run.id)[0]
     assert attempt["outcome"] == "failed"
-    assert 'raise ValueError(message)' in str(attempt["error"])
+    assert "raise ValueError(message)" in str(attempt["error"])
     assert "trial_tasks.py" in str(attempt["error"])
 
 

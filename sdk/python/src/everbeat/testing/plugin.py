@@ -21,7 +21,8 @@ from everbeat.testing.server import EverbeatServer, find_binary
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "everbeat(app=None, workers=1, slots=4, env=None, config=None): what the fixture everbeat_server starts"
+        "markers",
+        "everbeat(app=None, workers=1, slots=4, env=None, config=None): what the fixture everbeat_server starts",
     )
 
 

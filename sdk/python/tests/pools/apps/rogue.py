@@ -158,7 +158,11 @@ class Rogue:
             ),
             "other method": refusal(pb.FromWorker(hello=hello()), "/everbeat.worker.v1.WorkerLink/Other"),
         }
-        for junk in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(100_000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(10_000)):
+        for junk in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            os.urandom(100_000),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(10_000),
+        ):
             with socket.socket(socket.AF_UNIX) as raw:
                 raw.connect(PATH)
                 raw.settimeout(5)
@@ -180,7 +184,14 @@ class Rogue:
 
 
 def hello(**said):
-    said = {"pool": os.environ["EVERBEAT_POOL"], "secret": SECRET, "tasks": ["rogue"], "slots": 2, "sdk": "rogue", **said}
+    said = {
+        "pool": os.environ["EVERBEAT_POOL"],
+        "secret": SECRET,
+        "tasks": ["rogue"],
+        "slots": 2,
+        "sdk": "rogue",
+        **said,
+    }
     return pb.Hello(**said)
 
 

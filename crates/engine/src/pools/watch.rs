@@ -93,11 +93,15 @@ async fn look(core: &Arc<Core>, pool: &Arc<Pool>, workers: &[Arc<Worker>]) {
 
 /// Pings a worker if that is due, and tells it until when its work is vouched for.
 pub(super) fn ping(core: &Core, pool: &Pool, worker: &Worker, now: BootInstant) {
-    if !pool.settings.heartbeat || pool.speaks_lines() {
+    if pool.speaks_lines() {
         return;
     }
     let vouched_until = core.life().map_or(now, |life| life.vouched_until());
     let mut state = worker.state();
+    // Without heartbeats there is one ping all the same: its answer shows that the welcome has arrived.
+    if !pool.settings.heartbeat && state.is_confirmed() {
+        return;
+    }
     let Some((to, epoch)) = state.line.as_ref().map(|line| (line.to.clone(), line.epoch)) else { return };
     let Some(sequence) = state.pulse.ping(now) else { return };
     if to.try_send(ToWorker::Ping { sequence, epoch, vouched: vouched_until.since(now) }).is_ok() {

@@ -383,6 +383,11 @@ impl State {
         !std::mem::replace(&mut self.keys.confirmed, true)
     }
 
+    /// Whether it was heard over its latest link.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.keys.confirmed
+    }
+
     /// Whether it has shown that it does its work.
     pub(super) fn serves_well(&self, uptime: Duration) -> bool {
         self.phase != Phase::Starting && (self.finished > 0 || uptime >= SERVED)

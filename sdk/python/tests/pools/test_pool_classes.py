@@ -44,6 +44,7 @@ def test_a_worker_that_computes_long_and_ends_is_left_alone(trial):
     server = trial(trial_pool())
     server.ready(2)
     run = server.submit("hold_gil_computing", {"seconds": 4})
+    classes_of(server, server.worker_of(run)["id"], "busy")
     assert server.wait(run).unwrap() == "computed"
     assert server.outcomes(run) == ["succeeded"]
     assert server.pool()["restarts"] == 0

@@ -22,13 +22,13 @@ def version(ctx, seconds=0.05):
 
 
 @contextlib.contextmanager
-def load(server, task="version", input=None):
+def load(server, task="version", given=None):
     """Submits runs without end; afterwards answers them."""
     ids, over = [], threading.Event()
 
     def submit():
         while not over.is_set():
-            ids.extend(server.submit_many(task, [input] * 4))
+            ids.extend(server.submit_many(task, [given] * 4))
             over.wait(0.1)
 
     thread = threading.Thread(target=submit)

@@ -8,13 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-import uuid
 from datetime import datetime
 from pathlib import Path
-
-import pytest
 
 from everbeat.testing import EverbeatServer, find_binary
 
@@ -58,8 +54,6 @@ class Trial(EverbeatServer):
         config = {"store": {"url": "memory:"}, **(config or {}), "pool": list(pools)}
         super().__init__(config=config, env=env)
         self.scratch = Path(self.folder)
-        #: Found in the arguments of whatever the tasks start.
-        self.mark = f"trial-{uuid.uuid4().hex}"
 
     def ask(self, path, body=None, method=None):
         """What the server answers to a GET, or to a POST of the body."""
@@ -71,15 +65,9 @@ class Trial(EverbeatServer):
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
-    def refused(self, path, body=None):
-        """The problem that the server answers with."""
-        with pytest.raises(urllib.error.HTTPError) as raised:
-            self.ask(path, body)
-        return raised.value.code, json.load(raised.value)
-
-    def submit(self, task, input=None, **settings):
+    def submit(self, task, given=None, **settings):
         """The id of a new run. Its task may be unknown until a worker has said hello."""
-        return self.client().runs.submit(task, input, accept_unknown=True, **settings).id
+        return self.client().runs.submit(task, given, accept_unknown=True, **settings).id
 
     def submit_many(self, task, inputs, **settings):
         runs = [{"task": task, "input": each, "accept_unknown": True, **settings} for each in inputs]

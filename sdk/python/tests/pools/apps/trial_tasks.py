@@ -1,9 +1,7 @@
 """Tasks that behave, and tasks that do not."""
 
 import ctypes
-import hashlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -93,11 +91,12 @@ def hold_gil_idle(ctx, seconds=3600):
 
 @app.task
 def hold_gil_computing(ctx, seconds=3600.0):
-    """A call into C that keeps the interpreter's lock and computes."""
+    """One call into C that computes for about so long, and never lets the interpreter's lock go."""
+    at = time.monotonic()
+    sum(range(10_000_000))
+    each = (time.monotonic() - at) / 10_000_000
     ctx.heartbeat(note="begun", checkpoint="held")
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        re.match(r"(a+)+$", "a" * 24 + "b")
+    sum(range(int(seconds / each)))
     return "computed"
 
 
@@ -166,14 +165,5 @@ def brood(ctx, mark):
     )
     subprocess.run([*command, twice, mark], check=True, **null)
     ctx.heartbeat(note="begun")
-    if "ignore" in os.environ.get("TRIAL_WORKER", ""):
-        import signal
-
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     while True:
         time.sleep(1)
-
-
-@app.task
-def hash_much(ctx, megabytes):
-    return hashlib.sha256(bytes(megabytes << 20)).hexdigest()

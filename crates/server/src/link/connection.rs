@@ -1,6 +1,6 @@
 //! One connection: its handshake, the greeting of a worker, and its end.
 
-use super::door::{Accepted, House, Newcomer};
+use super::door::{Accepted, House};
 use super::greet::greet;
 use super::grpc::{self, Code, Status};
 use super::talk::Talk;
@@ -10,7 +10,7 @@ use h2::server::{Builder, Connection};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -31,7 +31,12 @@ const MOST_REFUSALS: usize = 16;
 /// What was last said to a worker gets this long to leave.
 const PARTING: Duration = Duration::from_secs(2);
 
-pub(super) async fn serve(house: &House, accepted: Accepted, newcomer: Newcomer, mut closing: watch::Receiver<bool>) {
+pub(super) async fn serve(
+    house: &House,
+    accepted: Accepted,
+    stranger: Option<OwnedSemaphorePermit>,
+    mut closing: watch::Receiver<bool>,
+) {
     let env = house.engine.env();
     let opened = async {
         let (io, peer) = match accepted {
@@ -55,7 +60,7 @@ pub(super) async fn serve(house: &House, accepted: Accepted, newcomer: Newcomer,
     };
     let pings = connection.ping_pong();
     if let (Some(talk), Some(pings)) = (talk, pings) {
-        drop(newcomer);
+        drop(stranger);
         let talk = talk.run(env, pings, &mut closed);
         tokio::pin!(talk);
         if along(&mut connection, &mut talk).await.is_none() {

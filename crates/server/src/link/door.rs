@@ -5,11 +5,10 @@ use super::tls::Tls;
 use crate::Config;
 use crate::auth::Guard;
 use everbeat_engine::{Engine, within};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -31,8 +30,6 @@ const MOST_CONNECTIONS: usize = 16_384;
 /// Connections at one door on which no worker was welcomed yet. Each is closed after a few seconds; until then nobody
 /// else is accepted.
 const MOST_STRANGERS: usize = 256;
-/// As many of one process of this host: a worker that opens connections without end keeps nobody else from the door.
-const MOST_OF_ONE_PROCESS: usize = 8;
 /// After a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What is under way when the server is told to end gets this long.
@@ -86,16 +83,7 @@ struct Door {
     closing: watch::Receiver<bool>,
     places: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Of each process of this host that has connections without a worker. Its number only counts: nobody is let in or
-    /// judged by that.
-    processes: BTreeMap<i32, Weak<Semaphore>>,
     connections: JoinSet<()>,
-}
-
-/// The place of a connection on which no worker was welcomed yet.
-pub(super) struct Newcomer {
-    _at_the_door: Option<OwnedSemaphorePermit>,
-    _of_its_process: Option<OwnedSemaphorePermit>,
 }
 
 impl Door {
@@ -106,7 +94,6 @@ impl Door {
             closing: closing.clone(),
             places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
             strangers: Arc::new(Semaphore::new(MOST_STRANGERS)),
-            processes: BTreeMap::new(),
             connections: JoinSet::new(),
         }
     }
@@ -131,13 +118,7 @@ impl Door {
                     }
                 }
                 (place, stranger, accepted) = next => match accepted {
-                    Ok((accepted, process)) => match self.admit(process) {
-                        Ok(of_its_process) => {
-                            let newcomer = Newcomer { _at_the_door: stranger, _of_its_process: of_its_process };
-                            self.open(accepted, place, newcomer);
-                        }
-                        Err(TooMany) => tracing::debug!(process, "a process has too many connections without a worker"),
-                    },
+                    Ok(accepted) => self.open(accepted, place, stranger),
                     Err(error) => {
                         // Out of descriptors, most likely: without a pause this would be asked again at once, for ever.
                         tracing::warn!(%error, "the connection of a worker could not be accepted");
@@ -151,27 +132,19 @@ impl Door {
         within(&*env, CLOSE_GRACE, async { while connections.join_next().await.is_some() {} }).await;
     }
 
-    /// A place among the newcomers of its process, if that is of this host.
-    fn admit(&mut self, process: Option<i32>) -> Result<Option<OwnedSemaphorePermit>, TooMany> {
-        let Some(process) = process else { return Ok(None) };
-        self.processes.retain(|_, places| places.strong_count() > 0);
-        let places = self.processes.get(&process).and_then(Weak::upgrade);
-        let places = places.unwrap_or_else(|| Arc::new(Semaphore::new(MOST_OF_ONE_PROCESS)));
-        self.processes.insert(process, Arc::downgrade(&places));
-        places.try_acquire_owned().map(Some).map_err(|_| TooMany)
-    }
-
-    fn open(&mut self, accepted: Accepted, place: Option<OwnedSemaphorePermit>, newcomer: Newcomer) {
+    fn open(
+        &mut self,
+        accepted: Accepted,
+        place: Option<OwnedSemaphorePermit>,
+        stranger: Option<OwnedSemaphorePermit>,
+    ) {
         let (house, closing) = (self.house.clone(), self.closing.clone());
         self.connections.spawn(async move {
             let _until_it_ends = place;
-            connection::serve(&house, accepted, newcomer, closing).await;
+            connection::serve(&house, accepted, stranger, closing).await;
         });
     }
 }
-
-/// The process has too many connections on which no worker was welcomed yet.
-struct TooMany;
 
 /// A connection of which nothing was read yet.
 pub(super) enum Accepted {
@@ -181,24 +154,21 @@ pub(super) enum Accepted {
 }
 
 impl Listener {
-    /// A connection, and the process at its other end if that is of this host.
-    async fn accept(&self) -> io::Result<(Accepted, Option<i32>)> {
+    async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Listener::Pools(listener) => {
                 let (stream, _) = listener.accept().await?;
-                let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
-                Ok((Accepted::Ready(Box::new(stream), Peer::Pool), process))
+                Ok(Accepted::Ready(Box::new(stream), Peer::Pool))
             }
             Listener::Remote(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
                 // Small messages leave at once; a socket that cannot do this still works.
                 let _slower = stream.set_nodelay(true);
                 let peer = Peer::Remote(address);
-                let accepted = match tls {
+                Ok(match tls {
                     Some(tls) => Accepted::Veiled(stream, tls.clone(), peer),
                     None => Accepted::Ready(Box::new(stream), peer),
-                };
-                Ok((accepted, None))
+                })
             }
         }
     }

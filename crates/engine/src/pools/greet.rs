@@ -7,6 +7,7 @@ use super::{telemetry, watch};
 use crate::Engine;
 use crate::engine::Core;
 use everbeat_model::{Hole, Token, WorkerId};
+use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -75,23 +76,21 @@ impl Engine {
         let link = connect(core, &pool, &worker, &hello);
         if first {
             telemetry::ready(&pool, &worker, took);
-            self.introduce(&pool, &hello).await;
+            let new = pool.offers(&hello.tasks);
+            // Apart: however slow the store is, the worker hears its welcome at once.
+            let engine = self.clone();
+            let introduce = async move { engine.introduce(new, &hello.graphs).await };
+            worker.own(core.env.spawn("introduce worker", introduce.boxed()));
         }
         Ok(link)
     }
 
-    /// What a new worker brings along: names of tasks, and graphs.
-    async fn introduce(&self, pool: &Pool, hello: &Hello) {
-        let new = {
-            let mut state = pool.state();
-            let before = state.tasks.len();
-            state.tasks.extend(hello.tasks.iter().cloned());
-            state.tasks.len() > before
-        };
-        if new {
+    /// Tells the store what a new worker brings along: names of tasks, if there are new ones, and graphs.
+    async fn introduce(&self, new_tasks: bool, graphs: &[String]) {
+        if new_tasks {
             self.core.announce_tasks().await;
         }
-        for graph in &hello.graphs {
+        for graph in graphs {
             if let Err(error) = self.apply_text(graph).await {
                 tracing::warn!(%error, "a graph that a worker declares cannot be applied");
             }

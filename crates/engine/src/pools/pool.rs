@@ -88,6 +88,14 @@ impl Pool {
         (!self.remote).then_some(self.settings.name.as_str())
     }
 
+    /// Its workers offer these tasks. Answers whether some of them are new.
+    pub(super) fn offers(&self, tasks: &[String]) -> bool {
+        let mut state = self.state();
+        let before = state.tasks.len();
+        state.tasks.extend(tasks.iter().cloned());
+        state.tasks.len() > before
+    }
+
     pub(super) fn speaks_lines(&self) -> bool {
         self.settings.protocol == Protocol::Lines
     }

@@ -24,7 +24,8 @@ def test_runs(client):
     assert failed.state == "failed"
     with pytest.raises(everbeat.Unsuccessful, match="no"):
         failed.unwrap()
-    assert client.runs.retry(failed.id).state != "failed"
+    client.runs.retry(failed.id)
+    assert client.runs.wait(failed.id, timeout=30).attempt == 2
     assert client.runs.explain(run.id)
     assert [attempt.attempt for attempt in client.runs.attempts(run.id)] == [1]
 

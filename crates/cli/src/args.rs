@@ -1,4 +1,4 @@
-//! The command line: every command, and what concerns all of them.
+//! The command line: every command, and what concerns all of them. It is long, and one list: the help is this list.
 
 mod execution;
 mod job;

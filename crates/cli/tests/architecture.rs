@@ -80,7 +80,7 @@ fn sql_stands_in_store_sql_only() {
 const SHOWN_TO_PEOPLE: [&str; 7] = [
     "engine/src/pools/end.rs",
     "engine/src/pools/guardian.rs",
-    "engine/src/pools/performer.rs",
+    "engine/src/pools/ending.rs",
     "engine/src/pools/telemetry.rs",
     "engine/src/pools/view.rs",
     "engine/src/pools/worker.rs",

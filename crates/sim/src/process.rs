@@ -3,14 +3,21 @@
 
 use crate::executor::{Owner, WORLD};
 use crate::shared::Shared;
-use crate::truth::{Window, WindowKind};
-use everbeat_engine::pools::{Ended, FromWorker, OutputLine, ProcessLook, ProcessState, ToWorker, WorkerExit};
-use everbeat_model::{RunId, Token, WorkerId};
+use everbeat_engine::pools::{OutputLine, ProcessLook, ProcessState, WorkerExit};
+use everbeat_model::{RunId, Token};
 use futures_util::FutureExt;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+
+mod all;
+mod checks;
+mod trouble;
+
+pub(crate) use all::Processes;
+pub(crate) use checks::{GRACE, STARTUP, TIMEOUT};
+pub(crate) use trouble::{Cause, Condition, Death, Kind, Trouble};
 
 const MS: u64 = 1000;
 /// Owners from here on are workers, guardians, and workers of no pool.
@@ -79,67 +86,6 @@ pub(crate) struct Beaten {
     /// For so long nobody may call the attempt silent, or stalled.
     pub(crate) silence: Option<u64>,
     pub(crate) stall: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Death {
-    pub(crate) at: u64,
-    pub(crate) cause: Cause,
-}
-
-/// Why a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// Somebody killed it.
-    Killed,
-    OutOfMemory,
-    /// Its work took it along.
-    Panicked,
-    /// It was not pinged for its time to live.
-    NoPing,
-    /// Nobody vouched for its work any more.
-    Isolated,
-    ServerGone,
-    /// It was not let in.
-    Refused,
-    GuardianGone,
-    /// Its guardian ended it, after its server's death or on request.
-    Guardian,
-    /// Its server signalled it.
-    Signalled,
-    /// It had nothing left to do.
-    Drained,
-    Swept,
-    Reboot,
-}
-
-/// What a process does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Condition {
-    Well,
-    /// As by SIGSTOP.
-    Stopped,
-    /// It sleeps, and nothing in it goes on.
-    Hung,
-    /// It computes, and nothing else in it gets a turn.
-    Busy,
-    /// It wants a processor, and gets none.
-    Starved,
-}
-
-/// Trouble of its own, or of its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Did(Condition),
-    Cut,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Trouble {
-    pub(crate) kind: Kind,
-    pub(crate) from: u64,
-    /// When it was over.
-    pub(crate) to: u64,
 }
 
 impl Process {
@@ -419,168 +365,6 @@ impl Process {
         })
         .await
     }
-
-    /// What its server says passes by on its way to the link.
-    pub(crate) fn is_told(&self, word: &ToWorker) {
-        let now = self.shared.now();
-        match word {
-            ToWorker::Cancel { lease, .. } => {
-                self.state().asked.entry(lease.token).or_insert((now, None));
-            }
-            ToWorker::Drain { .. } => self.state().drains = true,
-            _ => {}
-        }
-    }
-
-    /// Whether how an attempt ends may have been decided already, and it may have been told so.
-    pub(crate) fn may_be_decided(&self, token: Token) -> bool {
-        let now = self.shared.now();
-        let state = self.state();
-        state.asked.contains_key(&token) || recent(&state, now).any(|trouble| trouble.kind == Kind::Cut)
-    }
-
-    /// What it says passes by.
-    pub(crate) fn says(&self, word: &FromWorker) {
-        let now = self.shared.now();
-        if let FromWorker::Ended { lease, how } = word {
-            if let Some((_, ended)) = self.state().asked.get_mut(&lease.token) {
-                *ended = ended.or(Some(now));
-            }
-            let how = match how {
-                Ended::Result(_) => "result of a worker",
-                Ended::Failure { .. } => "failure of a worker",
-                Ended::Stopped => "stop of a worker",
-            };
-            self.shared.truth().report.worker(how);
-        }
-    }
-
-    /// Whether it has not ended, in time, what it was asked to end.
-    fn unresponsive(state: &State, now: u64) -> bool {
-        state.asked.values().any(|(at, ended)| {
-            now >= at + GRACE && ended.is_none_or(|ended| ended + ON_ITS_WAY > now || ended >= at + GRACE)
-        })
-    }
-
-    /// Its server signals it: it must have had a reason.
-    pub(crate) fn is_signalled(&self) -> Result<(), (&'static str, String)> {
-        let now = self.shared.now();
-        let (leaves, froze_at) = {
-            let truth = self.shared.truth();
-            let leaves = self.server.is_some_and(|server| truth.leaving.contains(&server));
-            // What its server had decided before it froze, it carries out afterwards.
-            let boot = self.server.and_then(|server| truth.boots.get(&server));
-            let thawed = |window: &&Window| {
-                window.kind == WindowKind::Frozen && window.to.is_some_and(|to| to + 2 * GRACE >= now)
-            };
-            let froze_at = boot.and_then(|boot| boot.windows.iter().filter(thawed).map(|window| window.from).min());
-            (leaves, froze_at.unwrap_or(now))
-        };
-        let mut state = self.state();
-        let hello = state.hello_at.unwrap_or(now);
-        let slow = now >= state.started_at + STARTUP && hello + ON_ITS_WAY >= state.started_at + STARTUP;
-        let idle = matches!(state.condition, Condition::Stopped | Condition::Hung);
-        let computes = |kind: Kind| matches!(kind, Kind::Did(Condition::Busy | Condition::Starved));
-        let own =
-            idle || [now, froze_at].into_iter().any(|at| recent(&state, at).any(|trouble| !computes(trouble.kind)));
-        let rightly = leaves
-            || state.condemned
-            || state.death.is_some()
-            || state.drains
-            || slow
-            || own
-            || Process::unresponsive(&state, now);
-        state.condemned |= rightly;
-        let busy = matches!(state.condition, Condition::Busy | Condition::Starved);
-        let seen = format!("{:?}, asked to end {:?}", state.troubles, state.asked.values());
-        drop(state);
-        match (rightly, busy) {
-            (true, _) => Ok(()),
-            (false, true) => Err(("G8", format!("{} is ended, and only computes: {seen}", self.name()))),
-            (false, false) => Err(("G3", format!("{} is ended, and nothing is wrong with it: {seen}", self.name()))),
-        }
-    }
-
-    /// Whether a verdict says what was really done to it.
-    pub(crate) fn fits(&self, reason: everbeat_model::Reason, class: &str) -> Result<(), String> {
-        use everbeat_model::Reason::*;
-        let now = self.shared.now();
-        let state = self.state();
-        let since = now.saturating_sub(LONG_AGO);
-        let did = |kind: Kind| {
-            state.troubles.iter().any(|trouble| trouble.kind == kind && trouble.to >= since)
-                || Kind::Did(state.condition) == kind
-        };
-        let cause = state.death.map(|death| death.cause);
-        let (fits, expected) = match reason {
-            WorkerDied => (cause.is_some_and(|cause| cause != Cause::OutOfMemory), "dead"),
-            WorkerOutOfMemory => (cause == Some(Cause::OutOfMemory), "dead"),
-            WorkerHung => (did(Kind::Did(Condition::Hung)) || did(Kind::Cut), "hung"),
-            WorkerStopped => (did(Kind::Did(Condition::Stopped)), "stopped"),
-            WorkerUnresponsive => (!state.asked.is_empty(), "stalled"),
-            WorkerCutOff => {
-                let troubled = !state.troubles.is_empty() || state.condition != Condition::Well || cause.is_some();
-                (self.server.is_none() && troubled, class)
-            }
-            _ => return Ok(()),
-        };
-        // One that was cut off is told apart by its process, which may compute.
-        let classed = class == expected || (did(Kind::Cut) && reason == WorkerHung);
-        if fits && classed {
-            return Ok(());
-        }
-        let (troubles, condition) = (&state.troubles, state.condition);
-        Err(format!(
-            "{} was {condition:?} ({troubles:?}, {cause:?}), and is judged as {reason:?}, {class}",
-            self.name()
-        ))
-    }
-}
-
-/// So long a worker that is asked to end an attempt may take.
-pub(crate) const GRACE: u64 = 60 * MS;
-/// A worker that is silent for so long is judged by what it does.
-pub(crate) const TIMEOUT: u64 = 400 * MS;
-/// From its start to its hello.
-pub(crate) const STARTUP: u64 = 400 * MS;
-/// What was sent so recently may not have arrived.
-const ON_ITS_WAY: u64 = 30 * MS;
-/// Trouble that ended so recently may be what a worker is ended for.
-const RECENT: u64 = 600 * MS;
-/// A verdict may wait for long until it is stored.
-const LONG_AGO: u64 = 20_000 * MS;
-
-/// Its troubles that may be what it is ended for. What followed one another without a pause counts together.
-fn recent(state: &State, now: u64) -> impl Iterator<Item = &Trouble> {
-    let mut since = now.saturating_sub(RECENT);
-    if state.condition != Condition::Well {
-        since = since.min(state.condition_since.saturating_sub(RECENT));
-    }
-    for trouble in state.troubles.iter().rev().filter(|trouble| trouble.kind != Kind::Cut) {
-        if trouble.to >= since {
-            since = since.min(trouble.from.saturating_sub(RECENT));
-        }
-    }
-    state.troubles.iter().filter(move |trouble| trouble.to >= since)
-}
-
-impl Cause {
-    fn word(self) -> &'static str {
-        match self {
-            Cause::Killed | Cause::Reboot => "killed",
-            Cause::OutOfMemory => "out of memory",
-            Cause::Panicked => "taken along by its work",
-            Cause::NoPing => "not pinged",
-            Cause::Isolated => "isolated",
-            Cause::ServerGone => "without its server",
-            Cause::Refused => "not let in",
-            Cause::GuardianGone => "without its guardian",
-            Cause::Guardian => "ended by its guardian",
-            Cause::Signalled => "ended by its server",
-            Cause::Drained => "drained",
-            Cause::Swept => "swept",
-        }
-    }
 }
 
 /// Its condition is over.
@@ -594,49 +378,4 @@ fn close(state: &mut State, now: u64) {
     }
     (state.condition, state.condition_since) = (Condition::Well, now);
     state.conditions += 1;
-}
-
-/// All processes of pools, and those that they serve.
-pub(crate) struct Processes {
-    pub(crate) rng: crate::rng::Rng,
-    /// By owner: all that are not known to be gone.
-    pub(crate) all: BTreeMap<Owner, Arc<Process>>,
-    pub(crate) by_worker: BTreeMap<WorkerId, Arc<Process>>,
-    pub(crate) guardians: BTreeMap<Owner, Arc<crate::guardians::Warden>>,
-    /// Whom workers can reach.
-    pub(crate) servers: BTreeMap<Owner, everbeat_engine::Engine>,
-    pub(crate) wires: Vec<(Owner, std::sync::Weak<crate::wire::Wire>)>,
-    /// Things go wrong by chance.
-    pub(crate) troubled: bool,
-    last: Owner,
-}
-
-impl Processes {
-    pub(crate) fn new(seed: u64) -> Processes {
-        Processes {
-            rng: crate::rng::Rng::new(seed, 21),
-            all: BTreeMap::new(),
-            by_worker: BTreeMap::new(),
-            guardians: BTreeMap::new(),
-            servers: BTreeMap::new(),
-            wires: Vec::new(),
-            troubled: true,
-            last: 0,
-        }
-    }
-
-    pub(crate) fn next(&mut self, first: Owner) -> Owner {
-        self.last += 1;
-        first + self.last
-    }
-
-    /// The lowest number that no process of that machine has: numbers come back soon.
-    pub(crate) fn free_pid(&self, machine: usize) -> u32 {
-        let taken = |pid: u32| self.all.values().any(|at| at.machine == machine && at.pid == pid && at.is_alive());
-        (100..).find(|pid| !taken(*pid)).unwrap_or(100)
-    }
-
-    pub(crate) fn chance(&mut self, share: f64) -> bool {
-        self.troubled && self.rng.chance(share)
-    }
 }

@@ -2,20 +2,19 @@
 //! came to until that is answered, and ends by itself when nobody pings it or vouches for its work.
 
 use crate::executor::Owner;
-use crate::handler::{Performing, Product, Script, check_resumed};
-use crate::process::{Beaten, Cause, FIRST_REMOTE, Process};
+use crate::process::{Cause, FIRST_REMOTE, Process};
 use crate::shared::Shared;
 use crate::wire::{Answer, Line, Wire};
 use crate::workload::{REMOTE_TASK, WORKER_TASK};
-use everbeat_engine::pools::{
-    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker, Why,
-};
-use everbeat_model::{Json, Token, WorkerId};
+use everbeat_engine::pools::{FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker, Why};
+use everbeat_model::{Token, WorkerId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+
+mod attempts;
+mod time;
 
 const MS: u64 = 1000;
 /// How many attempts a worker performs at once.
@@ -349,204 +348,6 @@ impl Worker {
             () = signalled => {}
         }
     }
-
-    /// Looks after its own time, whatever its link does.
-    async fn keep_time(self: Arc<Worker>) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            self.look_at_time().await;
-            let due = {
-                let mind = self.mind();
-                let state = self.process.state();
-                let ttl = mind.ttl.map(|ttl| state.pinged_at + ttl);
-                let isolated = (state.strict > 0).then(|| stops_at(&mind, state.vouched_until));
-                // What has been asked to stop is past that.
-                let isolated = isolated.filter(|at| *at > self.shared.now());
-                [ttl, isolated].into_iter().flatten().min()
-            };
-            let due = due.unwrap_or(self.shared.now() + 1000 * MS);
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = self.shared.executor.sleep_until(due) => {}
-            }
-        }
-    }
-
-    /// What time has run out.
-    async fn look_at_time(&self) {
-        let now = self.shared.now();
-        let (alone, stopped) = {
-            let mut mind = self.mind();
-            let state = self.process.state();
-            let alone = mind.ttl.is_some_and(|ttl| now >= state.pinged_at + ttl);
-            let isolated = now >= stops_at(&mind, state.vouched_until);
-            drop(state);
-            let strict = mind.attempts.values_mut().filter(|attempt| isolated && attempt.strict && !attempt.stop);
-            (alone, strict.map(|attempt| attempt.stop = true).count() > 0)
-        };
-        if stopped {
-            self.changed.notify_waiters();
-        }
-        if alone && self.pool.is_some() {
-            self.die(Cause::NoPing).await;
-        } else if alone {
-            self.forget().await;
-        }
-    }
-
-    /// A worker elsewhere that is lost cancels its work, and comes as another.
-    async fn forget(&self) {
-        {
-            let mut mind = self.mind();
-            (mind.known, mind.ttl, mind.says) = (None, None, None);
-            mind.ended.clear();
-            mind.beats.clear();
-            mind.attempts.values_mut().for_each(|attempt| (attempt.stop, attempt.fenced) = (true, true));
-        }
-        self.process.cut(self.shared.now());
-        self.shared.truth().report.worker("forgot its server");
-        self.changed.notify_waiters();
-        // It takes no other work before.
-        self.settles(|mind| mind.attempts.is_empty()).await;
-    }
-
-    fn begin(self: &Arc<Worker>, assignment: Assignment, server: Owner) {
-        let Assignment { lease, input, checkpoint, stop_when_isolated: strict, .. } = assignment;
-        let script: Script = match input.read() {
-            Ok(script) => script,
-            Err(error) => {
-                let how = Ended::Failure { message: error.to_string(), permanent: true, detail: String::new() };
-                return self.over(lease, how);
-            }
-        };
-        let resumed = checkpoint.and_then(|checkpoint| checkpoint.read().ok()).unwrap_or(0);
-        let attempt = Attempt { lease, stop: false, fenced: false, strict, answers: BTreeMap::new() };
-        self.mind().attempts.insert(lease.token, attempt);
-        let perform = self.clone().perform(lease, script, resumed, server, strict);
-        self.shared.executor.spawn(self.process.owner, "attempt", perform.boxed());
-    }
-
-    async fn perform(self: Arc<Worker>, lease: LeaseShown, script: Script, resumed: u64, server: Owner, strict: bool) {
-        self.look_at_time().await;
-        let late = strict && self.shared.now() >= self.process.state().vouched_until;
-        let how = if late {
-            // It came so late that another may have it by now.
-            Ended::Stopped
-        } else {
-            let begun =
-                Performing::begin_in(&self.shared, self.process.owner, server, (lease.run_id, lease.attempt), strict);
-            let _strict = strict.then(|| Strict::begin(&self.process));
-            self.changed.notify_waiters();
-            check_resumed(&self.shared, lease.run_id, lease.attempt, resumed);
-            let product = Product { run: lease.run_id, attempt: lease.attempt, owner: server, nonce: begun.nonce };
-            self.follow(lease, &script, resumed, product).await
-        };
-        let fenced = self.mind().attempts.remove(&lease.token).is_none_or(|attempt| attempt.fenced);
-        self.mind().beats.retain(|(token, _), _| *token != lease.token);
-        if !fenced {
-            self.over(lease, how);
-        }
-        self.changed.notify_waiters();
-    }
-
-    fn over(&self, lease: LeaseShown, how: Ended) {
-        let word = FromWorker::Ended { lease, how };
-        self.mind().ended.insert(lease.token, word.clone());
-        self.say(word);
-    }
-
-    /// What the script says.
-    async fn follow(&self, lease: LeaseShown, script: &Script, resumed: u64, product: Product) -> Ended {
-        let token = lease.token;
-        for (place, millis) in script.steps_ms.iter().enumerate().skip(resumed as usize) {
-            let slept = self.shared.sleep(millis * MS);
-            let stopped = self.until(token, |attempt| attempt.stop.then_some(()));
-            // Nobody but its own process ends what does not listen, unless nothing of it counts any more.
-            let deaf = script.stubborn && self.pool.is_some();
-            tokio::select! {
-                biased;
-                () = stopped, if !deaf => return Ended::Stopped,
-                () = slept => {}
-            }
-            if script.beats || script.progresses || script.checkpoints {
-                let reached = place as u64 + 1;
-                let sequence = self.beat(lease, script, place as u64, script.checkpoints.then_some(reached));
-                if !script.checkpoints {
-                    continue;
-                }
-                let answered = self.until(token, |attempt| {
-                    let answer = attempt.answers.remove(&sequence);
-                    answer.map(Some).or_else(|| attempt.stop.then_some(None))
-                });
-                match answered.await {
-                    Some(HeartbeatAnswer::GoOn | HeartbeatAnswer::Draining) => {}
-                    Some(HeartbeatAnswer::Refused(message)) => {
-                        return Ended::Failure { message, permanent: true, detail: String::new() };
-                    }
-                    Some(HeartbeatAnswer::Cancelled | HeartbeatAnswer::Fenced) | None => return Ended::Stopped,
-                }
-            }
-        }
-        if lease.attempt <= script.panics_until {
-            // It takes the whole process with it.
-            self.die(Cause::Panicked).await;
-        }
-        if lease.attempt <= script.fails_until {
-            let permanent = script.fails_for_good;
-            return Ended::Failure { message: "planned".to_string(), permanent, detail: String::new() };
-        }
-        Ended::Result(Json::of(&product).as_str().to_string())
-    }
-
-    /// Says how far an attempt is. What brings a checkpoint is said again after a new link.
-    fn beat(&self, lease: LeaseShown, script: &Script, done: u64, checkpoint: Option<u64>) -> u64 {
-        let sequence = {
-            let mut mind = self.mind();
-            mind.sequence += 1;
-            mind.sequence
-        };
-        let promised = script.promises_ms.filter(|_| script.beats || script.progresses);
-        let word = FromWorker::Heartbeat {
-            lease,
-            done: script.progresses.then_some(done),
-            total: None,
-            note: None,
-            checkpoint: checkpoint.map(|reached| reached.to_string()),
-            next_within: promised.map(Duration::from_millis),
-            sequence,
-        };
-        let beaten = Beaten {
-            run: lease.run_id,
-            attempt: lease.attempt,
-            handed_at: u64::MAX / 2,
-            epoch: self.shared.network().epoch,
-            checkpoint,
-            silence: script.timeout_ms.map(|timeout| timeout.max(promised.unwrap_or(0)) * MS),
-            stall: script.stall_ms.filter(|_| script.progresses).map(|stall| stall * MS),
-        };
-        self.process.state().beats.insert((lease.token, sequence), beaten);
-        if checkpoint.is_some() {
-            self.mind().beats.insert((lease.token, sequence), word.clone());
-        }
-        self.say(word);
-        sequence
-    }
-
-    async fn until<T>(&self, token: Token, mut look: impl FnMut(&mut Attempt) -> Option<T>) -> T {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let found = self.mind().attempts.get_mut(&token).and_then(&mut look);
-            if let Some(found) = found {
-                return found;
-            }
-            changed.await;
-        }
-    }
 }
 
 /// Somebody starts a worker of no pool, after a while.
@@ -556,27 +357,4 @@ pub(crate) fn start_remote(shared: &Arc<Shared>, queues: Vec<String>, startup: u
     shared.pools().all.insert(owner, process.clone());
     let tasks = vec![WORKER_TASK.to_string(), REMOTE_TASK.to_string()];
     Worker::start(&process, (None, String::new()), (tasks, queues), startup);
-}
-
-/// When work is asked to stop that must have stopped a little later.
-fn stops_at(mind: &Mind, vouched_until: u64) -> u64 {
-    mind.vouched_from + vouched_until.saturating_sub(mind.vouched_from) * 9 / 10
-}
-
-/// An attempt that the kernel's timer watches.
-struct Strict(Arc<Process>);
-
-impl Strict {
-    fn begin(process: &Arc<Process>) -> Strict {
-        process.state().strict += 1;
-        process.arm();
-        Strict(process.clone())
-    }
-}
-
-impl Drop for Strict {
-    fn drop(&mut self) {
-        self.0.state().strict -= 1;
-        self.0.arm();
-    }
 }

@@ -1,10 +1,11 @@
 //! What people ask of pools and workers.
 
 use super::end;
+use super::keep::Retiring;
 use super::link::ToWorker;
 use super::pool::Pool;
 use super::view::{PoolView, WorkerView};
-use super::worker::{Phase, Retiring, Worker};
+use super::worker::{Phase, Worker};
 use crate::env::within;
 use crate::{Engine, Error, Result};
 use everbeat_model::event::EventKind;

@@ -119,7 +119,7 @@ fn find(core: &Arc<Core>, pool: &Arc<Pool>, hello: &Hello) -> Result<Arc<Worker>
     if let Some(Returning { worker, key, .. }) = &hello.returning {
         let known = pool.worker(*worker).filter(|known| {
             let state = known.state();
-            state.admits(*key) && state.phase != Phase::Dead
+            state.keys.admit(*key) && state.phase != Phase::Dead
         });
         return known.ok_or_else(over);
     }
@@ -152,7 +152,7 @@ fn connect(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, hello: &Hel
     let (to, outgoing) = mpsc::channel(TO_WORKER);
     let settings = &pool.settings;
     let key = new_key(core);
-    worker.state().welcomes(key);
+    worker.state().keys.renew(key);
     let welcome = ToWorker::Welcome {
         worker: worker.id,
         epoch,
@@ -205,7 +205,7 @@ impl Heard {
                 return;
             }
             state.pulse.heard(now);
-            let first = state.confirms();
+            let first = state.keys.confirm();
             drop(state);
             if let Some(life) = self.core.life().filter(|_| first) {
                 life.all_freed();

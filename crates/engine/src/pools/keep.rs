@@ -3,7 +3,7 @@
 use super::guardian::{Guardian, SpawnError, WorkerExit, WorkerOrder, WorkerProcess};
 use super::pool::{Pool, Upkeep};
 use super::settings::Protocol;
-use super::worker::{Phase, Retiring, Worker};
+use super::worker::{Phase, Worker};
 use super::{end, lines, telemetry};
 use crate::engine::Core;
 use crate::env::within;
@@ -20,6 +20,28 @@ const LOOK: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// A worker that takes more than this share of `max_memory` is replaced when its work is done.
 const NEARLY_FULL: f64 = 0.9;
+
+/// Why a worker is replaced although it is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retiring {
+    Age,
+    Runs,
+    Memory,
+    Asked,
+    TooMany,
+}
+
+impl Retiring {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Retiring::Age => "max_age",
+            Retiring::Runs => "max_runs",
+            Retiring::Memory => "max_memory",
+            Retiring::Asked => "asked",
+            Retiring::TooMany => "scaled_down",
+        }
+    }
+}
 
 /// The loop of one pool, for as long as the process lives.
 pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {

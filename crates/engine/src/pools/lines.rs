@@ -67,7 +67,7 @@ pub(super) fn start(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>) ->
     let speak = speak(worker.clone(), process, words, performs.clone()).boxed();
     worker.own(core.env.spawn("worker lines", speak));
     worker.connected(&hello, Line { to, epoch: core.pools.next_epoch() }, core.env.boot());
-    worker.state().confirms();
+    worker.state().keys.confirm();
     telemetry::ready(pool, worker, worker.uptime(core.env.boot()));
     if let Some(life) = core.life() {
         life.all_freed();

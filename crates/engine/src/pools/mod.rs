@@ -2,9 +2,12 @@
 
 mod ask;
 mod end;
+mod ending;
+mod follow;
 mod greet;
 mod guardian;
 mod keep;
+mod keys;
 mod lines;
 mod link;
 mod performer;

@@ -1,8 +1,9 @@
 //! One pool: its workers, how many there should be, and how it is.
 
 use super::guardian::{Containment, Guardian};
+use super::keep::Retiring;
 use super::settings::{PoolSettings, Protocol};
-use super::worker::{Phase, Retiring, Worker};
+use super::worker::{Phase, Worker};
 use crate::engine::lock;
 use everbeat_model::worker::Crashes;
 use everbeat_model::{BootInstant, WorkerId};

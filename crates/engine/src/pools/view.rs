@@ -168,7 +168,7 @@ impl Engine {
             finished: state.finished,
             restarts,
             last_exit,
-            retiring: state.retiring.map(super::worker::Retiring::as_str),
+            retiring: state.retiring.map(super::keep::Retiring::as_str),
             replica_id: self.replica_id(),
         }
     }

@@ -99,7 +99,7 @@ pub(super) fn ping(core: &Core, pool: &Pool, worker: &Worker, now: BootInstant) 
     let vouched_until = core.life().map_or(now, |life| life.vouched_until());
     let mut state = worker.state();
     // Without heartbeats there is one ping all the same: its answer shows that the welcome has arrived.
-    if !pool.settings.heartbeat && state.is_confirmed() {
+    if !pool.settings.heartbeat && state.keys.is_confirmed() {
         return;
     }
     let Some((to, epoch)) = state.line.as_ref().map(|line| (line.to.clone(), line.epoch)) else { return };

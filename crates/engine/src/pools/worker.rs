@@ -1,6 +1,10 @@
 //! One worker, as this server knows it: its process, its link, what it performs, and its pulse.
 
+mod state;
+
 use super::guardian::{WorkerExit, WorkerProcess};
+use super::keep::Retiring;
+use super::keys::Keys;
 use super::link::{Assignment, FromWorker, Hello, LeaseShown, ToWorker};
 use super::pulse::Pulse;
 use super::settings::PoolSettings;
@@ -41,7 +45,7 @@ pub(super) struct State {
     pub(super) line: Option<Line>,
     pub(super) cut_since: Option<BootInstant>,
     /// What proves a worker that comes back.
-    keys: Keys,
+    pub(super) keys: Keys,
     /// Since when its hello is awaited.
     pub(super) awaited_since: BootInstant,
     /// Until when this server has vouched for its work, by the latest of what it was told.
@@ -60,16 +64,6 @@ pub(super) struct State {
     pub(super) emptied: bool,
 }
 
-/// Each welcome brings another key. A hello that was long under way shows an old one, and what it says of attempts is
-/// old as well: it must not replace the link that came after it.
-struct Keys {
-    latest: Token,
-    /// The key before, until the worker is heard over the link of the latest: it may not have got that welcome.
-    former: Option<Token>,
-    /// The worker is heard over the latest link: it has got the welcome.
-    confirmed: bool,
-}
-
 /// How far a worker is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -79,28 +73,6 @@ pub(super) enum Phase {
     /// It finishes what it has.
     Draining,
     Dead,
-}
-
-/// Why a worker is replaced although it is well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retiring {
-    Age,
-    Runs,
-    Memory,
-    Asked,
-    TooMany,
-}
-
-impl Retiring {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Retiring::Age => "max_age",
-            Retiring::Runs => "max_runs",
-            Retiring::Memory => "max_memory",
-            Retiring::Asked => "asked",
-            Retiring::TooMany => "scaled_down",
-        }
-    }
 }
 
 /// What its hello said.
@@ -170,7 +142,7 @@ impl Worker {
                 hello: Said::default(),
                 line: None,
                 cut_since: None,
-                keys: Keys { latest: key, former: None, confirmed: false },
+                keys: Keys::new(key),
                 awaited_since: started,
                 vouched_until: started,
                 attempts: BTreeMap::new(),
@@ -351,107 +323,5 @@ impl Worker {
 
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.pid())
-    }
-}
-
-/// Whoever served for so long, or finished anything, did not crash at its start.
-const SERVED: Duration = Duration::from_secs(10);
-
-impl State {
-    /// Whether a worker that shows this key may come back.
-    pub(super) fn admits(&self, key: Token) -> bool {
-        key == self.keys.latest || self.keys.former == Some(key)
-    }
-
-    /// Whether it is not known to have got any welcome: it may say its first hello again.
-    pub(super) fn unwelcomed(&self) -> bool {
-        self.phase == Phase::Starting
-            || (self.phase == Phase::Serving && self.keys.former.is_none() && !self.keys.confirmed)
-    }
-
-    /// It is welcomed anew, with this key.
-    pub(super) fn welcomes(&mut self, key: Token) {
-        if self.keys.confirmed {
-            self.keys.former = Some(self.keys.latest);
-        }
-        (self.keys.latest, self.keys.confirmed) = (key, false);
-    }
-
-    /// It is heard over its latest link. True for the first time: from now on it may be given work.
-    pub(super) fn confirms(&mut self) -> bool {
-        self.keys.former = None;
-        !std::mem::replace(&mut self.keys.confirmed, true)
-    }
-
-    /// Whether it was heard over its latest link.
-    pub(super) fn is_confirmed(&self) -> bool {
-        self.keys.confirmed
-    }
-
-    /// Whether it has shown that it does its work.
-    pub(super) fn serves_well(&self, uptime: Duration) -> bool {
-        self.phase != Phase::Starting && (self.finished > 0 || uptime >= SERVED)
-    }
-
-    /// Whether it could begin an attempt at this task now.
-    pub(super) fn takes(&self, task: &str) -> bool {
-        self.room() > 0 && self.hello.tasks.contains(task)
-    }
-
-    /// How many more attempts it could begin now.
-    pub(super) fn room(&self) -> usize {
-        let serves = self.phase == Phase::Serving
-            && self.line.is_some()
-            && self.keys.confirmed
-            && self.sentence.is_none()
-            && !self.attempts.values().any(|route| route.ending);
-        if serves { self.hello.slots.saturating_sub(self.attempts.len()) } else { 0 }
-    }
-
-    pub(super) fn running(&self) -> usize {
-        self.attempts.len()
-    }
-
-    pub(super) fn performs(&self) -> Vec<RunId> {
-        self.attempts.values().map(|route| route.run).collect()
-    }
-
-    /// Whoever did not look has not heard: a stall of the watcher is not the worker's silence.
-    pub(super) fn excuse(&mut self, lag: Duration, now: BootInstant) {
-        self.awaited_since = (self.awaited_since + lag).min(now);
-        self.cut_since = self.cut_since.map(|since| (since + lag).min(now));
-        self.pulse.excuse(lag, now);
-    }
-
-    /// One more full timeout, from now on.
-    pub(super) fn reprieve(&mut self, now: BootInstant) {
-        self.cut_since = self.cut_since.map(|_| now);
-        self.pulse.reprieve(now);
-    }
-
-    /// For how long its link has been cut, if it is.
-    pub(super) fn cut_for(&self, now: BootInstant) -> Option<Duration> {
-        match self.line {
-            Some(_) => None,
-            None => Some(self.cut_since.map_or(Duration::ZERO, |since| now.since(since))),
-        }
-    }
-
-    /// The attempts among these that the server does not await, and those that the worker was handed and does not know
-    /// of.
-    pub(super) fn compare(&self, shown: &[LeaseShown]) -> (Vec<LeaseShown>, Vec<Token>) {
-        let awaited = |lease: &LeaseShown| self.attempts.contains_key(&lease.token);
-        let strange = shown.iter().filter(|lease| !awaited(lease)).copied().collect();
-        let known: BTreeSet<Token> = shown.iter().map(|lease| lease.token).collect();
-        let handed = self.attempts.iter().filter(|(_, route)| route.handed).map(|(token, _)| token);
-        let forgotten = handed.filter(|token| !known.contains(token)).copied().collect();
-        (strange, forgotten)
-    }
-
-    /// The attempt will not be heard of again: whoever performs it learns so by the end of its channel.
-    pub(super) fn forget(&mut self, token: Token) {
-        if let Some(route) = self.attempts.get_mut(&token) {
-            (route.to, _) = mpsc::channel(1);
-        }
     }
 }

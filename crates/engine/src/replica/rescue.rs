@@ -80,7 +80,7 @@ fn proven(burial: &Option<Verdict>) -> bool {
 fn may_go_on(life: &Life, held: &Held, burial: &Option<Verdict>) -> bool {
     let gone = proven(burial) || held.owner.as_ref().is_none_or(|owner| owner.state == ReplicaState::Left);
     let apart = || life.crew_of(&held.spec).is_none_or(|crew| life.crew(crew).performer.outlives_process());
-    let strict = held.spec.policy.when_isolated == WhenIsolated::Stop && !held.spec.detached();
+    let strict = held.spec.policy.when_isolated == WhenIsolated::Stop;
     if !gone || !strict || !apart() {
         return false;
     }

@@ -89,3 +89,12 @@ def test_a_task_past_its_deadline_is_timed_out_by_the_end_of_its_worker(server, 
     assert server.verdict(run)["reason"] == "deadline"
     server.until(lambda: not alive(worker["pid"]), "the end of its worker")
     server.ready(4)
+
+
+def test_never_more_is_claimed_than_workers_have_slots(trial):
+    server = trial(trial_pool(size=4, slots=4))
+    server.ready(4)
+    for _ in range(20):
+        runs = server.submit_many("work", [{"seconds": 0}] * 200)
+        ended = [server.wait(run, 60) for run in runs]
+        assert {(run.state, run.attempt) for run in ended} == {("succeeded", 1)}

@@ -1,0 +1,89 @@
+//! What can be told from the state of a worker.
+
+use super::{Phase, State};
+use crate::pools::link::LeaseShown;
+use everbeat_model::{BootInstant, RunId, Token};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Whoever served for so long, or finished anything, did not crash at its start.
+const SERVED: Duration = Duration::from_secs(10);
+
+impl State {
+    /// Whether it is not known to have got any welcome: it may say its first hello again.
+    pub(in crate::pools) fn unwelcomed(&self) -> bool {
+        self.phase == Phase::Starting || (self.phase == Phase::Serving && self.keys.unheard())
+    }
+
+    /// Whether it has shown that it does its work.
+    pub(in crate::pools) fn serves_well(&self, uptime: Duration) -> bool {
+        self.phase != Phase::Starting && (self.finished > 0 || uptime >= SERVED)
+    }
+
+    /// Whether it could begin an attempt at this task now.
+    pub(in crate::pools) fn takes(&self, task: &str) -> bool {
+        self.room() > 0 && self.hello.tasks.contains(task)
+    }
+
+    /// How many more attempts it could begin now.
+    pub(in crate::pools) fn room(&self) -> usize {
+        let serves = self.phase == Phase::Serving
+            && self.line.is_some()
+            && self.keys.is_confirmed()
+            && self.sentence.is_none()
+            && !self.attempts.values().any(|route| route.ending);
+        if serves { self.hello.slots.saturating_sub(self.attempts.len()) } else { 0 }
+    }
+
+    /// The attempts that the server has given it, and whose end it awaits.
+    pub(in crate::pools) fn given(&self) -> impl Iterator<Item = &Token> {
+        self.attempts.keys()
+    }
+
+    pub(in crate::pools) fn running(&self) -> usize {
+        self.attempts.len()
+    }
+
+    pub(in crate::pools) fn performs(&self) -> Vec<RunId> {
+        self.attempts.values().map(|route| route.run).collect()
+    }
+
+    /// Whoever did not look has not heard: a stall of the watcher is not the worker's silence.
+    pub(in crate::pools) fn excuse(&mut self, lag: Duration, now: BootInstant) {
+        self.awaited_since = (self.awaited_since + lag).min(now);
+        self.cut_since = self.cut_since.map(|since| (since + lag).min(now));
+        self.pulse.excuse(lag, now);
+    }
+
+    /// One more full timeout, from now on.
+    pub(in crate::pools) fn reprieve(&mut self, now: BootInstant) {
+        self.cut_since = self.cut_since.map(|_| now);
+        self.pulse.reprieve(now);
+    }
+
+    /// For how long its link has been cut, if it is.
+    pub(in crate::pools) fn cut_for(&self, now: BootInstant) -> Option<Duration> {
+        match self.line {
+            Some(_) => None,
+            None => Some(self.cut_since.map_or(Duration::ZERO, |since| now.since(since))),
+        }
+    }
+
+    /// The attempts among these that the server does not await, and those that the worker was handed and does not know
+    /// of.
+    pub(in crate::pools) fn compare(&self, shown: &[LeaseShown]) -> (Vec<LeaseShown>, Vec<Token>) {
+        let strange = shown.iter().filter(|lease| !self.attempts.contains_key(&lease.token)).copied().collect();
+        let known: BTreeSet<Token> = shown.iter().map(|lease| lease.token).collect();
+        let handed = self.attempts.iter().filter(|(_, route)| route.handed).map(|(token, _)| token);
+        let forgotten = handed.filter(|token| !known.contains(token)).copied().collect();
+        (strange, forgotten)
+    }
+
+    /// The attempt will not be heard of again: whoever performs it learns so by the end of its channel.
+    pub(in crate::pools) fn forget(&mut self, token: Token) {
+        if let Some(route) = self.attempts.get_mut(&token) {
+            (route.to, _) = mpsc::channel(1);
+        }
+    }
+}

@@ -189,10 +189,10 @@ async fn a_failing_command_does_not_harm_the_others_of_its_group() {
         let store = store.clone();
         settles.spawn(async move {
             let keyed = everbeat_store::Idempotency { key: "same".to_string(), fingerprint: number.to_string() };
-            let refused = store.enqueue(everbeat_store::Enqueue { runs: Vec::new(), idempotency: Some(keyed) });
+            let refused = store.enqueue(vec![everbeat_store::Enqueue { runs: Vec::new(), idempotency: Some(keyed) }]);
             let settled = store.settle(claimed.iter().map(steps::success).collect());
             let (refused, settled) = tokio::join!(refused, settled);
-            (usize::from(refused.is_err()), settled.expect("settle").len())
+            (usize::from(refused.expect("enqueue")[0].is_err()), settled.expect("settle").len())
         });
     }
     let (mut refused, mut settled) = (0, 0);

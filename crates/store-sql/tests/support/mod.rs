@@ -190,7 +190,8 @@ pub(crate) mod steps {
         let runs: Vec<NewRun> =
             (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();
         let ids = runs.iter().map(|run| run.id).collect();
-        store.enqueue(Enqueue { runs, idempotency: None }).await.expect("enqueue");
+        let answers = store.enqueue(vec![Enqueue { runs, idempotency: None }]).await.expect("enqueue");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         ids
     }
 

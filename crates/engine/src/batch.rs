@@ -27,11 +27,6 @@ pub(crate) trait Batched: Clone + Send + Sized + 'static {
         1
     }
 
-    /// Whether the request cannot share a write with others.
-    fn alone(&self) -> bool {
-        false
-    }
-
     /// Answers each request, in the order given.
     fn write(core: &Arc<Core>, requests: Vec<Self>) -> BoxFuture<'_, Vec<Outcome<Self>>>;
 }
@@ -87,11 +82,9 @@ fn gather<Q: Batched>(
 ) -> (Vec<Waiting<Q>>, Option<Waiting<Q>>) {
     let mut weight = first.request.weight();
     let mut batch = vec![first];
-    while weight < Q::MOST && !batch[0].request.alone() {
+    while weight < Q::MOST {
         match requests.try_recv() {
-            Ok(next) if next.request.alone() || weight + next.request.weight() > Q::MOST => {
-                return (batch, Some(next));
-            }
+            Ok(next) if weight + next.request.weight() > Q::MOST => return (batch, Some(next)),
             Ok(next) => {
                 weight += next.request.weight();
                 batch.push(next);
@@ -151,10 +144,6 @@ mod tests {
             self.0
         }
 
-        fn alone(&self) -> bool {
-            self.0 == 0
-        }
-
         fn write(_core: &Arc<Core>, requests: Vec<Part>) -> BoxFuture<'_, Vec<Outcome<Part>>> {
             async move { requests.into_iter().map(|part| Ok(part.0)).collect() }.boxed()
         }
@@ -177,10 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_before_what_would_be_too_much_and_around_what_stands_alone() {
+    fn a_batch_ends_before_what_would_be_too_much() {
         assert_eq!(batches(&[4, 4, 2, 1]), [vec![4, 4, 2], vec![1]]);
         assert_eq!(batches(&[6, 5, 5]), [vec![6], vec![5, 5]]);
-        assert_eq!(batches(&[1, 0, 1, 1]), [vec![1], vec![0], vec![1, 1]]);
         assert_eq!(batches(&[30, 1]), [vec![30], vec![1]], "one that is too much by itself goes alone");
     }
 

@@ -4,6 +4,7 @@
 //! the engine and the stores carry it out.
 
 pub mod attempt;
+pub mod enqueue;
 pub mod error;
 pub mod event;
 pub mod graph;
@@ -29,6 +30,7 @@ pub mod watch;
 pub mod worker;
 
 pub use attempt::{Attempt, Outcome};
+pub use enqueue::{Enqueue, Enqueued};
 pub use error::Invalid;
 pub use event::Event;
 pub use hole::{Hole, Planted};

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 #[async_trait]
 impl Runs for FaultyStore {
-    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+    async fn enqueue(&self, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>> {
         let short = self.short();
         let enqueue = move |store: Arc<Memory>| async move {
-            short.map_or(Ok(()), |short| short.enqueues(&request.runs))?;
-            store.enqueue(request).await
+            short.map_or(Ok(()), |short| short.enqueues(&requests))?;
+            store.enqueue(requests).await
         };
         self.call("enqueue", enqueue).await
     }

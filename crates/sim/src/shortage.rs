@@ -4,7 +4,7 @@
 use crate::agenda::Action;
 use crate::rng::Rng;
 use crate::world::World;
-use everbeat_model::{NewRun, Outcome, RunId, Settlement};
+use everbeat_model::{Enqueue, Outcome, RunId, Settlement};
 use everbeat_store::{Error, Obstacle, Piece, Result, Sign};
 
 /// Of so many runs, one is too large.
@@ -58,8 +58,9 @@ impl Shortage {
         self.refuse(!self.healed && pieces.iter().any(large))
     }
 
-    pub(crate) fn enqueues(self, runs: &[NewRun]) -> Result<()> {
-        self.refuse(self.refuses_new && !self.healed && runs.iter().any(|run| Shortage::large(run.id)))
+    pub(crate) fn enqueues(self, requests: &[Enqueue]) -> Result<()> {
+        let large = requests.iter().flat_map(|request| &request.runs).any(|run| Shortage::large(run.id));
+        self.refuse(self.refuses_new && !self.healed && large)
     }
 
     fn refuse(self, refuses: bool) -> Result<()> {

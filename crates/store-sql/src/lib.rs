@@ -7,6 +7,7 @@ pub mod postgres;
 pub mod raw;
 pub mod sqlite;
 
+mod answers;
 mod cells;
 mod columns;
 mod decode;

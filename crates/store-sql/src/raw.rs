@@ -45,7 +45,8 @@ pub async fn raw_rates(store: &dyn Store, runs: usize, batch: usize) -> Result<R
     let started = now();
     while !drafts.is_empty() {
         let rest = drafts.split_off(batch.min(drafts.len()));
-        store.enqueue(Enqueue { runs: std::mem::replace(&mut drafts, rest), idempotency: None }).await?;
+        let request = Enqueue { runs: std::mem::replace(&mut drafts, rest), idempotency: None };
+        store.enqueue(vec![request]).await?.into_iter().collect::<Result<Vec<_>>>()?;
     }
     let insert = started.elapsed();
     let (mut claim, mut settle) = (Duration::ZERO, Duration::ZERO);

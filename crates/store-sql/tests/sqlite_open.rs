@@ -178,6 +178,18 @@ async fn a_sign_that_cannot_be_stored_is_told_so_and_harms_no_other() {
 }
 
 #[tokio::test]
+async fn a_request_that_cannot_be_stored_is_told_so_and_harms_no_other() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("store.db");
+    let store = sqlite_at(&path).expect("open");
+    let file = rusqlite::Connection::open(&path).expect("open the file");
+    let bound = "create trigger bound before insert on run when length(new.input) >= 100
+                 begin select raise(abort, 'too long'); end";
+    file.execute_batch(bound).expect("a limit that is cheap to reach");
+    steps::unstorable_requests_stand_alone(&store, &everbeat_model::Json::of(&"x".repeat(100))).await;
+}
+
+#[tokio::test]
 async fn a_failing_command_does_not_harm_the_others_of_its_group() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = std::sync::Arc::new(sqlite_at(&folder.path().join("store.db")).expect("open"));
@@ -189,10 +201,10 @@ async fn a_failing_command_does_not_harm_the_others_of_its_group() {
         let store = store.clone();
         settles.spawn(async move {
             let keyed = everbeat_store::Idempotency { key: "same".to_string(), fingerprint: number.to_string() };
-            let refused = store.enqueue(everbeat_store::Enqueue { runs: Vec::new(), idempotency: Some(keyed) });
+            let refused = store.enqueue(vec![everbeat_store::Enqueue { runs: Vec::new(), idempotency: Some(keyed) }]);
             let settled = store.settle(claimed.iter().map(steps::success).collect());
             let (refused, settled) = tokio::join!(refused, settled);
-            (usize::from(refused.is_err()), settled.expect("settle").len())
+            (usize::from(refused.expect("enqueue")[0].is_err()), settled.expect("settle").len())
         });
     }
     let (mut refused, mut settled) = (0, 0);

@@ -36,15 +36,14 @@ pub use outputs::{FORGET_ITEMS, Keep, OutputFilter, OutputPage, Outputs, Piece, 
 pub use queues::{MOST_LINES, Queues};
 pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
-    Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which,
-    last_heartbeat,
+    Cancelled, Claim, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which, last_heartbeat,
 };
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
 pub use wakes::{WakeSignal, Wakes};
 
 use everbeat_model::StoreTime;
-pub use everbeat_model::{Idempotency, Reopened};
+pub use everbeat_model::{Enqueue, Enqueued, Idempotency, Reopened};
 
 pub type Result<T> = std::result::Result<T, Error>;
 

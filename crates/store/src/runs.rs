@@ -4,7 +4,7 @@ use everbeat_model::lease::Shown;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Attempt, Idempotency, Json, Lease, NewRun, Policy, Reopened, Replica, ReplicaId, Run, RunId, RunState, Settled,
+    Attempt, Enqueue, Enqueued, Json, Lease, Policy, Reopened, Replica, ReplicaId, Run, RunId, RunState, Settled,
     Settlement, Standing, StoreTime, Token,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,12 @@ use std::time::Duration;
 /// Runs and their leases.
 #[async_trait]
 pub trait Runs {
-    /// Accepts runs, all or none. A run whose unique key an unfinished run holds is answered with
-    /// that one, a run whose id is known with itself; a request whose idempotency key was seen (kept
-    /// for a day) is answered with what it made then.
-    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>>;
+    /// Accepts requests, each all or none, and answers each in the order given, as if they had come one after the
+    /// other. A run whose unique key an unfinished run holds is answered with that one, a run whose id is known with
+    /// itself; a request whose idempotency key was seen (kept for a day) is answered with what it made then. A request
+    /// that is refused, or that the store cannot hold, makes nothing and says nothing about the others. An outer error
+    /// says nothing about any of them: some may have been accepted.
+    async fn enqueue(&self, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>>;
 
     /// Takes up to `limit` ready runs, highest priority first, then oldest. Nothing, if the replica
     /// is not active.
@@ -86,27 +88,6 @@ pub trait Runs {
     /// Forgets runs that finished more than `keep` ago, at most `limit`, and fewer where they have streamed much
     /// ([`FORGET_ITEMS`](crate::FORGET_ITEMS)); answers how many. When it answers 0 there are none left.
     async fn forget_runs(&self, keep: Duration, limit: usize) -> Result<usize>;
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Enqueue {
-    pub runs: Vec<NewRun>,
-    pub idempotency: Option<Idempotency>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    Created(RunId),
-    /// An earlier run stands for this one.
-    Exists(RunId),
-}
-
-impl Enqueued {
-    pub fn id(self) -> RunId {
-        match self {
-            Enqueued::Created(id) | Enqueued::Exists(id) => id,
-        }
-    }
 }
 
 #[derive(Clone, Debug)]

@@ -134,6 +134,14 @@ impl Client {
         self.read(path, answer)
     }
 
+    pub(crate) fn post_with_key(&self, path: &str, body: &str, key: Option<&str>) -> Result<String, Failure> {
+        let mut request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
+        self.read(path, request.send(body))
+    }
+
     pub(crate) fn put(&self, path: &str, body: &str) -> Result<String, Failure> {
         let request = self.agent.put(format!("{}{path}", self.url)).content_type("application/json");
         self.read(path, request.send(body))

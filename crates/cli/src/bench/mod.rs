@@ -6,12 +6,14 @@ mod interrupt;
 mod jobs;
 mod load;
 mod place;
+mod singles;
 
 use crate::exit::{self, Failure};
 use graphs::GraphFigures;
 use jobs::JobFigures;
 use place::Place;
 use serde::Serialize;
+use singles::SingleFigures;
 use std::time::Duration;
 
 /// What to measure.
@@ -52,6 +54,7 @@ struct Figures {
     claim_to_settle_per_s: f64,
     enqueue_to_start_ms: Percentiles,
     graphs: GraphFigures,
+    singles: SingleFigures,
     raw: Raw,
     ratio: Ratio,
 }
@@ -123,6 +126,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
 /// Runs in one batch: as many as the engine itself takes at once.
 const BATCH: usize = 1000;
 
+/// Of so many runs, one is submitted by a request of its own: those take longer.
+const SINGLE_SHARE: u64 = 10;
+
 /// Whatever becomes of the measurement, nothing of it stays.
 async fn measure_and_clear(args: &BenchArgs, place: Place) -> Result<Figures, Failure> {
     let measured = tokio::select! {
@@ -155,6 +161,10 @@ async fn measure(args: &BenchArgs, place: &Place) -> Result<Figures, Failure> {
     let (url, executions) = (server.url.clone(), args.executions);
     let graphs = tokio::task::spawn_blocking(move || graphs::drive(&url, executions));
     let graphs = graphs.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
+    eprintln!("{}: single runs", place.name);
+    let (url, requests) = (server.url.clone(), (args.runs / SINGLE_SHARE).max(1));
+    let singles = tokio::task::spawn_blocking(move || singles::drive(&url, requests));
+    let singles = singles.await.map_err(|error| Failure::server(format!("the load broke off: {error}"), ""))??;
     server.stop().await;
     Ok(Figures {
         store: place.name,
@@ -169,6 +179,7 @@ async fn measure(args: &BenchArgs, place: &Place) -> Result<Figures, Failure> {
         },
         enqueue_to_start_ms: percentiles(driven.enqueue_to_start_ms),
         graphs,
+        singles,
         raw,
     })
 }

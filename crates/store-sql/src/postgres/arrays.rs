@@ -11,32 +11,32 @@ macro_rules! arrays {
     ($(#[$meta:meta])* $rows:ident of $row:ident $(<$life:lifetime>)? {
         $($column:ident: $rust:ty as $sql:literal,)*
     }) => {
-        pub(super) struct $row$(<$life>)? {
-            $(pub(super) $column: $rust,)*
+        pub(in $crate::postgres) struct $row$(<$life>)? {
+            $(pub(in $crate::postgres) $column: $rust,)*
         }
 
         $(#[$meta])*
         #[derive(Default)]
-        pub(super) struct $rows$(<$life>)? {
-            $(pub(super) $column: Vec<$rust>,)*
+        pub(in $crate::postgres) struct $rows$(<$life>)? {
+            $(pub(in $crate::postgres) $column: Vec<$rust>,)*
         }
 
         impl$(<$life>)? $rows$(<$life>)? {
-            pub(super) const COLUMNS: &'static [$crate::postgres::arrays::Column] =
+            pub(in $crate::postgres) const COLUMNS: &'static [$crate::postgres::arrays::Column] =
                 &[$((stringify!($column), $sql),)*];
 
-            pub(super) fn push(&mut self, row: $row$(<$life>)?) {
+            pub(in $crate::postgres) fn push(&mut self, row: $row$(<$life>)?) {
                 $(self.$column.push(row.$column);)*
             }
 
             /// The statement with these rows; none without any.
             #[allow(dead_code, reason = "not every statement may be left out")]
-            pub(super) fn statement(&self, sql: &'static str) -> Option<$crate::postgres::arrays::Statement<'_>> {
+            pub(in $crate::postgres) fn statement(&self, sql: &'static str) -> Option<$crate::postgres::arrays::Statement<'_>> {
                 let lengths = [$(self.$column.len(),)*];
                 (lengths[0] > 0).then(|| (sql, self.params()))
             }
 
-            pub(super) fn params(&self) -> Vec<&(dyn tokio_postgres::types::ToSql + Sync)> {
+            pub(in $crate::postgres) fn params(&self) -> Vec<&(dyn tokio_postgres::types::ToSql + Sync)> {
                 vec![$(&self.$column,)*]
             }
         }

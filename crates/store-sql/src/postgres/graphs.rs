@@ -1,8 +1,9 @@
 //! Definitions of graphs.
 
 use super::Postgres;
-use super::enqueue::{APPEND, TAKE_IDEMPOTENCY, seen};
+use super::enqueue::APPEND;
 use super::fault::{Fault, Outcome};
+use super::idempotency::{TAKE_KEY, seen};
 use super::link::again;
 use super::sql::now;
 use super::transaction::Transaction;
@@ -73,7 +74,7 @@ async fn apply_once(
     idempotency: Option<&Idempotency>,
 ) -> Outcome<Result<Applied>> {
     let Some(idempotency) = idempotency else { return apply(transaction, known, graph).await.map(Ok) };
-    let taken = transaction.query(TAKE_IDEMPOTENCY, &[&idempotency.key, &idempotency.fingerprint]).await?;
+    let taken = transaction.query(TAKE_KEY, &[&idempotency.key, &idempotency.fingerprint]).await?;
     if taken.is_empty() {
         let ids = match seen(transaction, idempotency).await? {
             Ok(ids) => ids,

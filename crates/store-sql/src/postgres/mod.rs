@@ -19,6 +19,7 @@ mod fault;
 mod filter;
 mod forget;
 mod graphs;
+mod idempotency;
 mod ids;
 mod leases;
 mod link;

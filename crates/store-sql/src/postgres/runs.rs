@@ -25,8 +25,8 @@ const FINISHED: &str = "\
 
 #[async_trait]
 impl Runs for Postgres {
-    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        enqueue::enqueue(self, &request).await
+    async fn enqueue(&self, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>> {
+        enqueue::enqueue(self, &requests).await
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {

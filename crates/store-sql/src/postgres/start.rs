@@ -6,9 +6,9 @@ use super::arrays::{after, arrays, given, numbered};
 use super::carry_out::{Decided, Write, carry_out, note};
 use super::fault::{Fault, Outcome};
 use super::graphs::{Hold, hold};
+use super::idempotency::{Given, GivenKey, KEPT_KEYS, TAKE_KEYS, expired};
 use super::link::again;
 use super::snapshot::{Read, definition, definitions};
-use super::sql::now;
 use super::transaction::Transaction;
 use crate::cells::number;
 use crate::encode::unstorable_change;
@@ -20,27 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use tokio_postgres::Row;
 use uuid::Uuid;
-
-arrays! {
-    /// Idempotency keys of requests that may be the first with them.
-    Given of GivenKey<'a> {
-        key: &'a str as "text",
-        fingerprint: &'a str as "text",
-    }
-}
-
-/// Takes keys, in one order. Waits for other requests with the same keys to end.
-static TAKE_KEYS: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "with {now} insert into idempotency (key, fingerprint, run_ids, created_at) \
-           select g.key, g.fingerprint, '{{}}', t.now from ({given}) g, t order by g.key \
-         on conflict (key) do nothing returning key",
-        now = now!(),
-        given = given(Given::COLUMNS),
-    )
-});
-
-const KEPT_KEYS: &str = "select key, fingerprint, run_ids from idempotency where key = any($1::text[])";
 
 arrays! {
     /// Idempotency keys and the executions that they stand for from now on.
@@ -246,8 +225,7 @@ impl<'a> Keys<'a> {
             keys.kept = rows.iter().map(|row| (row.get(0), (row.get(1), made(row)))).collect();
         }
         if keys.kept.len() < held.len() {
-            // The key was forgotten between the two statements: it is ours after all.
-            return Err(Fault::Again("an idempotency key just expired".to_string()));
+            return Err(expired());
         }
         Ok(keys)
     }

@@ -3,7 +3,7 @@
 
 use super::fault::{Fault, Outcome};
 use super::link::{Params, Role, Session, Target, within};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::Row;
@@ -71,6 +71,22 @@ impl Transaction<'_> {
         self.end("commit").await
     }
 
+    /// Runs a last statement and commits, without waiting for the answer in between: what the statement locks is not
+    /// held for another way to the server and back. After a statement that failed, the server takes the commit for a
+    /// rollback.
+    pub(super) async fn commit_with(self, sql: &str, params: Params<'_>) -> Outcome<()> {
+        self.bounded(async {
+            self.session.prepare(sql).await?;
+            let commit = self.session.client.batch_execute("commit");
+            let (last, committed) = join(self.session.query(sql, params), commit).await;
+            last?;
+            Ok(committed?)
+        })
+        .await?;
+        self.keep();
+        Ok(())
+    }
+
     pub(super) async fn rollback(self) -> Outcome<()> {
         self.end("rollback").await
     }
@@ -89,8 +105,13 @@ impl Transaction<'_> {
 
     async fn end(self, command: &str) -> Outcome<()> {
         self.bounded(async { Ok(self.session.client.batch_execute(command).await?) }).await?;
-        self.exclusive.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.session);
+        self.keep();
         Ok(())
+    }
+
+    /// The connection is free for another transaction.
+    fn keep(self) {
+        self.exclusive.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.session);
     }
 
     async fn bounded<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {

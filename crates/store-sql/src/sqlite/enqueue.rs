@@ -1,26 +1,70 @@
 //! New runs, and requests that are the same as before.
 
-use super::fault::Outcome;
+use super::Sqlite;
+use super::fault::{Fault, Outcome};
 use super::writer::Tx;
+use crate::answers::Answers;
+use crate::halves::Halves;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::{NewRun, Policy, RunId, Sent};
-use everbeat_store::{Enqueue, Enqueued, Error, Idempotency};
+use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
 use rusqlite::{CachedStatement, OptionalExtension, params};
 use std::sync::Arc;
 use uuid::Uuid;
 
-pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
+pub(super) async fn enqueue(store: &Sqlite, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>> {
+    let requests: Arc<[Enqueue]> = requests.into();
+    let mut answers = Answers::to(requests.len());
+    let mut open = Halves::of((0..requests.len()).collect());
+    while let Some(places) = open.next() {
+        match enqueue_piece(store, &requests, &places).await {
+            Ok(enqueued) => answers.give(&places, enqueued),
+            Err(fault @ Fault::Data(_)) => {
+                if let Some(place) = open.halve(places) {
+                    answers.give(&[place], vec![Err(fault.into())]);
+                }
+            }
+            Err(fault) => return answers.told(fault.into()),
+        }
+    }
+    answers.all()
+}
+
+async fn enqueue_piece(
+    store: &Sqlite,
+    requests: &Arc<[Enqueue]>,
+    places: &[usize],
+) -> Outcome<Vec<Result<Vec<Enqueued>>>> {
+    let (all, places) = (requests.clone(), places.to_vec());
+    let bytes = places.iter().map(|place| all[*place].bytes()).sum();
+    let piece = move |tx: &Tx<'_>| {
+        let (mut inserts, mut lines) = (Inserts::prepare(tx)?, Vec::new());
+        let mut answers = Vec::with_capacity(places.len());
+        for place in &places {
+            answers.push(enqueue_one(tx, &all[*place], &mut inserts, &mut lines)?);
+        }
+        tx.append_events(&lines)?;
+        Ok(answers)
+    };
+    store.writer.try_write(bytes, piece).await
+}
+
+/// The inner result is the request's; the outer one is the transaction's.
+fn enqueue_one(
+    tx: &Tx<'_>,
+    request: &Enqueue,
+    inserts: &mut Inserts<'_>,
+    lines: &mut Vec<String>,
+) -> Outcome<Result<Vec<Enqueued>>> {
     if let Some(idempotency) = &request.idempotency {
         let kept = seen(tx, &idempotency.key)?;
         match idempotency.sent(kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids))) {
             Sent::First => {}
-            Sent::Again(ids) => return Ok(ids.iter().map(|id| Enqueued::Exists(RunId(*id))).collect()),
-            Sent::Reused => return Err(Error::KeyReused { key: idempotency.key.clone() }.into()),
+            Sent::Again(ids) => return Ok(Ok(ids.iter().map(|id| Enqueued::Exists(RunId(*id))).collect())),
+            Sent::Reused => return Ok(Err(Error::KeyReused { key: idempotency.key.clone() })),
         }
     }
-    let mut inserts = Inserts::prepare(tx)?;
     let mut answers = Vec::with_capacity(request.runs.len());
-    let mut lines = Vec::with_capacity(request.runs.len());
     for run in &request.runs {
         let answer = inserts.add(tx, run)?;
         if let Enqueued::Created(id) = answer {
@@ -32,8 +76,7 @@ pub(super) fn enqueue(tx: &Tx<'_>, request: Enqueue) -> Outcome<Vec<Enqueued>> {
         let ids: Vec<u8> = answers.iter().flat_map(|answer| answer.id().0.into_bytes()).collect();
         remember(tx, idempotency, &ids)?;
     }
-    tx.append_events(&lines)?;
-    Ok(answers)
+    Ok(Ok(answers))
 }
 
 pub(super) struct Inserts<'a> {

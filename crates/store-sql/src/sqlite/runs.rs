@@ -11,7 +11,7 @@ use crate::halves::Halves;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
-use everbeat_model::{Attempt, NewRun, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
 use everbeat_store::{
     Cancelled, Claim, Enqueue, Enqueued, Error, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs,
     Sign, Signed, Which,
@@ -23,9 +23,8 @@ use uuid::Uuid;
 
 #[async_trait]
 impl Runs for Sqlite {
-    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        let bytes = request.runs.iter().map(NewRun::bytes).sum();
-        self.writer.write_bytes(bytes, move |tx| enqueue::enqueue(tx, request)).await
+    async fn enqueue(&self, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>> {
+        enqueue::enqueue(self, requests).await
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {

@@ -128,7 +128,7 @@ pub(crate) mod steps {
         Ending, Json, NewRun, Next, Outcome, Planted, Policy, Reason, ReplicaId, RunId, RunState, Settled, Settlement,
         StoreTime, id,
     };
-    use everbeat_store::{Claim, Enqueue, Planner, Sign, Signed, Store, Which};
+    use everbeat_store::{Claim, Enqueue, Enqueued, Error, Idempotency, Planner, Sign, Signed, Store, Which};
     use std::collections::BTreeMap;
     use std::sync::{Arc, LazyLock};
     use std::time::Duration;
@@ -175,9 +175,19 @@ pub(crate) mod steps {
     }
 
     pub(crate) async fn enqueue_for(store: &dyn Store, task: &str, count: usize) -> Vec<RunId> {
-        let spec = Arc::new(Spec {
+        let spec = Arc::new(Spec { task: task.to_string(), ..plain() });
+        let runs: Vec<NewRun> =
+            (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();
+        let ids = runs.iter().map(|run| run.id).collect();
+        let answers = store.enqueue(vec![Enqueue { runs, idempotency: None }]).await.expect("enqueue");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        ids
+    }
+
+    fn plain() -> Spec {
+        Spec {
             kind: Kind::Task,
-            task: task.to_string(),
+            task: "work".to_string(),
             queue: "default".to_string(),
             priority: 0,
             input: Json::null(),
@@ -186,12 +196,59 @@ pub(crate) mod steps {
             args: None,
             parent: None,
             host: None,
-        });
-        let runs: Vec<NewRun> =
-            (0..count).map(|_| NewRun { id: RunId(next_id()), spec: spec.clone(), run_at: None }).collect();
-        let ids = runs.iter().map(|run| run.id).collect();
-        store.enqueue(Enqueue { runs, idempotency: None }).await.expect("enqueue");
-        ids
+        }
+    }
+
+    /// A request for so many new runs.
+    pub(crate) fn request(runs: usize) -> Enqueue {
+        let run = || NewRun { id: RunId(next_id()), spec: Arc::new(plain()), run_at: None };
+        Enqueue { runs: (0..runs).map(|_| run()).collect(), idempotency: None }
+    }
+
+    pub(crate) fn keyed(request: Enqueue, key: &str, fingerprint: &str) -> Enqueue {
+        let idempotency = Idempotency { key: key.to_string(), fingerprint: fingerprint.to_string() };
+        Enqueue { idempotency: Some(idempotency), ..request }
+    }
+
+    /// The same request, whose first run wants this unique key.
+    pub(crate) fn unique(mut request: Enqueue, key: &str) -> Enqueue {
+        Arc::make_mut(&mut request.runs[0].spec).unique_key = Some(key.to_string());
+        request
+    }
+
+    /// The same request, whose last run has this input.
+    fn with_input(mut request: Enqueue, input: &Json) -> Enqueue {
+        let last = request.runs.last_mut().expect("a run");
+        Arc::make_mut(&mut last.spec).input = input.clone();
+        request
+    }
+
+    /// A request that cannot be kept is told so, and takes no key; all others are accepted.
+    pub(crate) async fn unstorable_requests_stand_alone(store: &dyn Store, bad: &Json) {
+        for with_unique_keys in [false, true] {
+            let wanted = |n: usize| {
+                let request = keyed(request(2), &format!("{with_unique_keys} {n}"), "f");
+                if with_unique_keys { unique(request, &format!("{n}")) } else { request }
+            };
+            let unkeyed = [request(1), request(1)];
+            let mut batch: Vec<Enqueue> = (0..7).map(wanted).chain(unkeyed).collect();
+            let good = batch.clone();
+            for place in [3, 6, 8] {
+                batch[place] = with_input(batch[place].clone(), bad);
+            }
+            let made = |request: &Enqueue| request.runs.iter().map(|run| Enqueued::Created(run.id)).collect::<Vec<_>>();
+            let answers = store.enqueue(batch).await.expect("enqueue");
+            for (place, (request, answer)) in good.iter().zip(&answers).enumerate() {
+                match place {
+                    3 | 6 | 8 => assert!(matches!(answer, Err(Error::Bug(_))), "request {place}: {answer:?}"),
+                    _ => assert_eq!(answer, &Ok(made(request)), "request {place}"),
+                }
+            }
+            // Nothing of them was kept: their keys are free.
+            let rest = [&good[3], &good[6], &good[8]];
+            let answers = store.enqueue(rest.map(Clone::clone).to_vec()).await.expect("enqueue");
+            assert_eq!(answers, rest.map(|request| Ok(made(request))));
+        }
     }
 
     pub(crate) fn claim(replica: ReplicaId, limit: usize) -> Claim {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,6 +23,7 @@ pub(crate) enum Way {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     way: Arc<AtomicU8>,
+    turns: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -34,17 +35,23 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let way = Arc::new(AtomicU8::new(Way::Open as u8));
-        let seen = way.clone();
+        let turns = Arc::new(AtomicUsize::new(0));
+        let (seen, counted) = (way.clone(), turns.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, upstream.clone(), seen.clone()));
+                tokio::spawn(carry(client, upstream.clone(), seen.clone(), counted.clone()));
             }
         });
-        Proxy { address, way }
+        Proxy { address, way, turns }
     }
 
     pub(crate) fn set(&self, way: Way) {
         self.way.store(way as u8, Ordering::SeqCst);
+    }
+
+    /// How often a client spoke after the server had answered it, on all connections together.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.load(Ordering::SeqCst)
     }
 
     pub(crate) fn through(&self, url: &str) -> String {
@@ -57,7 +64,7 @@ impl Proxy {
 }
 
 #[allow(clippy::disallowed_methods, reason = "looks again and again whether the way has changed")]
-async fn carry(client: TcpStream, upstream: String, way: Arc<AtomicU8>) {
+async fn carry(client: TcpStream, upstream: String, way: Arc<AtomicU8>, turns: Arc<AtomicUsize>) {
     let is = |wanted: Way| way.load(Ordering::SeqCst) == wanted as u8;
     if is(Way::Closed) {
         return;
@@ -66,6 +73,7 @@ async fn carry(client: TcpStream, upstream: String, way: Arc<AtomicU8>) {
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
     let (mut request, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut answered = true;
     let mut look = tokio::time::interval(std::time::Duration::from_millis(5));
     loop {
         if is(Way::Closed) {
@@ -78,6 +86,8 @@ async fn carry(client: TcpStream, upstream: String, way: Arc<AtomicU8>) {
         tokio::select! {
             read = from_client.read(&mut request) => match read {
                 Ok(size) if size > 0 && !is(Way::Frozen) => {
+                    turns.fetch_add(usize::from(answered), Ordering::SeqCst);
+                    answered = false;
                     if to_server.write_all(&request[..size]).await.is_err() { return }
                 }
                 Ok(size) if size > 0 => {}
@@ -85,6 +95,7 @@ async fn carry(client: TcpStream, upstream: String, way: Arc<AtomicU8>) {
             },
             read = from_server.read(&mut answer) => match read {
                 Ok(size) if size > 0 && !is(Way::NoAnswers) => {
+                    answered = true;
                     if to_client.write_all(&answer[..size]).await.is_err() { return }
                 }
                 _ => return,

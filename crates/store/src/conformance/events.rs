@@ -163,7 +163,7 @@ pub(super) async fn followers_miss_nothing_while_many_write(t: &Fixture) {
             let mine: Vec<NewRun> = drafts.lock().expect("unpoisoned").drain(..WRITES).collect();
             async move {
                 for run in mine {
-                    store.enqueue(Enqueue { runs: vec![run], idempotency: None }).await.expect("enqueue");
+                    store.enqueue(vec![Enqueue { runs: vec![run], idempotency: None }]).await.expect("enqueue");
                 }
             }
         });

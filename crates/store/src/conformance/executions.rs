@@ -126,7 +126,7 @@ pub(super) async fn a_key_of_runs_is_not_one_of_starts(t: &Fixture) {
     t.define(&sum()).await;
     let idempotency =
         |fingerprint: &str| Some(Idempotency { key: "k".to_string(), fingerprint: fingerprint.to_string() });
-    t.enqueue(Enqueue { runs: vec![t.draft().done()], idempotency: idempotency("runs") }).await.expect("enqueue");
+    t.request(Enqueue { runs: vec![t.draft().done()], idempotency: idempotency("runs") }).await.expect("enqueue");
     let start = Start { idempotency: idempotency("start"), ..t.new_execution("sum", json!({})) };
     assert_eq!(t.start_one(start).await, Started::KeyReused);
 }

@@ -2,7 +2,7 @@
 
 use super::build::{Draft, claim};
 use super::{HandClock, Open};
-use crate::{Enqueue, Enqueued, Held, Store, Which};
+use crate::{Enqueue, Enqueued, Held, Result, Store, Which};
 use everbeat_model::lease::Shown;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Claimed;
@@ -23,6 +23,13 @@ pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// So short that a store with a real clock can sit through it.
 pub(super) const MOMENT: Duration = Duration::from_millis(20);
+
+/// What a store answers to a request by itself.
+pub(super) async fn request_of(store: &dyn Store, request: Enqueue) -> Result<Vec<Enqueued>> {
+    let mut answers = store.enqueue(vec![request]).await?;
+    assert_eq!(answers.len(), 1, "one answer to one request");
+    answers.remove(0)
+}
 
 pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
@@ -83,7 +90,12 @@ impl Fixture {
 
     pub(super) async fn submit_all(&self, drafts: Vec<Draft>) -> Vec<Enqueued> {
         let runs = drafts.into_iter().map(Draft::done).collect();
-        self.enqueue(Enqueue { runs, idempotency: None }).await.expect("enqueue")
+        self.request(Enqueue { runs, idempotency: None }).await.expect("accepted")
+    }
+
+    /// A request by itself.
+    pub(super) async fn request(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
+        request_of(&*self.store, request).await
     }
 
     /// That many equal ready runs, oldest first.

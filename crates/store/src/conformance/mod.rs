@@ -101,6 +101,13 @@ macro_rules! conformance {
                 an_idempotency_key_answers_with_what_it_made
                 an_idempotency_key_with_another_request_is_refused_and_makes_nothing
                 fifty_equal_requests_with_one_idempotency_key_make_one_run
+                requests_of_one_batch_are_answered_in_their_order
+                one_idempotency_key_twice_in_a_batch_makes_one_answer
+                a_reused_idempotency_key_in_a_batch_refuses_its_own_request_only
+                stored_answers_are_repeated_beside_new_runs
+                a_unique_key_in_several_requests_of_a_batch_makes_one_run
+                a_batch_whose_answer_was_lost_is_answered_with_its_runs
+                batches_with_the_same_keys_from_many_sides_at_once_agree
             }
             claim {
                 higher_priority_first_then_oldest

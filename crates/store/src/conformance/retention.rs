@@ -127,18 +127,18 @@ pub(super) async fn an_idempotency_key_outlives_its_run_for_a_day(t: &Fixture) {
     };
     let first = t.draft();
     let id = first.id;
-    t.enqueue(request(first)).await.expect("enqueue");
+    t.request(request(first)).await.expect("enqueue");
     t.cancel(id).await.expect("cancel");
     t.advance(MOMENT).await;
     assert_eq!(t.forget_runs(MOMENT / 2, 100).await.expect("forget"), 1);
-    let again = t.enqueue(request(t.draft())).await.expect("enqueue");
+    let again = t.request(request(t.draft())).await.expect("enqueue");
     assert_eq!(again, [Enqueued::Exists(id)], "a late repetition makes no second run");
     let Some(clock) = &t.clock else { return };
     clock.jump(Duration::from_secs(25 * 3600));
     t.forget_runs(HOUR, 100).await.expect("forget");
     let anew = t.draft();
     let id = anew.id;
-    assert_eq!(t.enqueue(request(anew)).await.expect("enqueue"), [Enqueued::Created(id)]);
+    assert_eq!(t.request(request(anew)).await.expect("enqueue"), [Enqueued::Created(id)]);
 }
 
 async fn list(t: &Fixture) -> Vec<RunId> {

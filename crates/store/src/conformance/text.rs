@@ -67,8 +67,8 @@ pub(super) async fn names_and_keys_are_never_code(t: &Fixture) {
         assert!(listed.paused && listed.ready == 1, "{name}");
         let idempotency = Some(Idempotency { key: name.to_string(), fingerprint: name.to_string() });
         let request = Enqueue { runs: vec![t.draft().done()], idempotency };
-        let made = t.enqueue(request.clone()).await.expect("enqueue")[0].id();
-        assert_eq!(t.enqueue(request).await.expect("enqueue"), [Enqueued::Exists(made)], "{name}");
+        let made = t.request(request.clone()).await.expect("enqueue")[0].id();
+        assert_eq!(t.request(request).await.expect("enqueue"), [Enqueued::Exists(made)], "{name}");
         assert!(t.sweep_due(name, Duration::from_secs(3600)).await.expect("sweep"), "{name}");
     }
 }

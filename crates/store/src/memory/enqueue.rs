@@ -5,7 +5,15 @@ use crate::{Enqueue, Enqueued, Error, Result};
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::{Sent, StoreTime};
 
-pub(super) fn enqueue(state: &mut State, request: Enqueue, now: StoreTime) -> Result<Vec<Enqueued>> {
+pub(super) fn enqueue(state: &mut State, requests: Vec<Enqueue>, now: StoreTime) -> Vec<Result<Vec<Enqueued>>> {
+    let mut lines = Vec::new();
+    let answers = requests.into_iter().map(|request| enqueue_one(state, request, now, &mut lines)).collect();
+    state.append(now, &lines);
+    state.version += 1;
+    answers
+}
+
+fn enqueue_one(state: &mut State, request: Enqueue, now: StoreTime, lines: &mut Vec<String>) -> Result<Vec<Enqueued>> {
     if let Some(idempotency) = &request.idempotency {
         let kept = state.idempotency.get(&idempotency.key);
         match idempotency.sent(kept.map(|(fingerprint, ids, _)| (fingerprint.as_str(), ids))) {
@@ -15,7 +23,6 @@ pub(super) fn enqueue(state: &mut State, request: Enqueue, now: StoreTime) -> Re
         }
     }
     let mut answers = Vec::with_capacity(request.runs.len());
-    let mut lines = Vec::new();
     for run in request.runs {
         let holder = run.spec.unique_key.as_ref().and_then(|key| state.unique.get(key)).copied();
         if let Some(other) = run.stood_for(state.runs.contains_key(&run.id), holder) {
@@ -33,7 +40,5 @@ pub(super) fn enqueue(state: &mut State, request: Enqueue, now: StoreTime) -> Re
         let ids = answers.iter().map(|answer| answer.id()).collect();
         state.idempotency.insert(idempotency.key, (idempotency.fingerprint, ids, now));
     }
-    state.append(now, &lines);
-    state.version += 1;
     Ok(answers)
 }

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 #[async_trait]
 impl Runs for Memory {
-    async fn enqueue(&self, request: Enqueue) -> Result<Vec<Enqueued>> {
-        enqueue(&mut self.lock(), request, self.now())
+    async fn enqueue(&self, requests: Vec<Enqueue>) -> Result<Vec<Result<Vec<Enqueued>>>> {
+        Ok(enqueue(&mut self.lock(), requests, self.now()))
     }
 
     async fn claim(&self, request: Claim) -> Result<Vec<Claimed>> {

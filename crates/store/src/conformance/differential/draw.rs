@@ -41,6 +41,8 @@ pub(super) struct World {
     /// A definition was applied since all were looked at.
     pub(super) applied: bool,
     pub(super) runs: Vec<RunId>,
+    /// Every request for runs.
+    sent: Vec<Enqueue>,
     pub(super) replicas: Vec<ReplicaId>,
     hosts: BTreeMap<ReplicaId, &'static str>,
     /// Every lease ever granted.
@@ -63,6 +65,7 @@ impl World {
             awaited: 0,
             applied: false,
             runs: Vec::new(),
+            sent: Vec::new(),
             replicas: Vec::new(),
             hosts: BTreeMap::new(),
             leases: Vec::new(),
@@ -167,15 +170,27 @@ impl World {
     }
 
     fn enqueue(&mut self) -> Op {
-        let most = if self.rng.percent(60) { 1 } else { 8 };
+        let most = if self.rng.percent(60) { 1 } else { 6 };
+        Op::Enqueue(self.some(most, World::request))
+    }
+
+    /// Mostly a new request, sometimes one that was sent before, in the same batch or earlier.
+    fn request(&mut self) -> Enqueue {
+        let back = self.rng.below(self.sent.len().min(4));
+        if let Some(again) = self.sent.iter().rev().nth(back).filter(|_| self.rng.percent(8)) {
+            return again.clone();
+        }
+        let most = if self.rng.percent(70) { 1 } else { 5 };
         let runs: Vec<NewRun> = self.some(most, World::new_run);
         self.runs.extend(runs.iter().map(|run| run.id));
         let newest_key = 2 + self.runs.len() / 8;
-        let idempotency = self.rng.percent(25).then(|| Idempotency {
+        let idempotency = self.rng.percent(35).then(|| Idempotency {
             key: format!("request {}", self.rng.below(newest_key)),
             fingerprint: if self.rng.percent(80) { "one" } else { "other" }.to_string(),
         });
-        Op::Enqueue(Enqueue { runs, idempotency })
+        let request = Enqueue { runs, idempotency };
+        self.sent.push(request.clone());
+        request
     }
 
     fn new_run(&mut self) -> NewRun {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// of its own.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    Enqueue(Enqueue),
+    Enqueue(Vec<Enqueue>),
     Claim(Claim),
     Settle(Vec<Move>),
     Sign(Vec<Signal>),

@@ -53,7 +53,7 @@ impl Side {
         let mut claimed = Vec::new();
         let (store, view) = (&self.store, &mut self.view);
         let text = match op.clone() {
-            Op::Enqueue(request) => say(store.enqueue(request).await),
+            Op::Enqueue(requests) => say(store.enqueue(requests).await),
             Op::Claim(request) => {
                 claimed = store.claim(request).await.expect("claim");
                 claimed.iter().for_each(|claimed| view.granted(&claimed.lease));

@@ -99,6 +99,8 @@ async fn guardian(core: &Arc<Core>, pool: &Arc<Pool>) -> Option<Arc<dyn Guardian
                 tracing::error!(pool = pool.settings.name, %error, "the guardian of a pool cannot be started");
             }
             state.trouble = Some(trouble);
+            drop(state);
+            pool.introduced.notify_waiters();
             None
         }
     }
@@ -295,6 +297,7 @@ fn crashed(core: &Core, pool: &Pool, trouble: String) {
     let now = state.crashes.degraded();
     state.trouble = Some(trouble.clone());
     drop(state);
+    pool.introduced.notify_waiters();
     match now && !was {
         true => tracing::error!(pool = pool.settings.name, "the pool is degraded: {trouble}"),
         false => tracing::warn!(pool = pool.settings.name, "a worker did not come to serve: {trouble}"),

@@ -62,6 +62,8 @@ pub(crate) struct Pools {
 /// A sweep that fails is tried again: no worker is started before one has succeeded.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long somebody who names an unknown task waits for the first workers of the pools: an interpreter starts in less.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 impl Pools {
     pub(crate) fn new(guardians: Option<Arc<dyn Guardians>>, settings: &[PoolSettings], remote: PoolSettings) -> Pools {
         Pools {
@@ -127,6 +129,20 @@ impl Pools {
         let unwell = self.configured.iter().filter(|pool| pool.degraded().is_some());
         (self.configured.len(), unwell.map(|pool| pool.settings.name.clone()).collect())
     }
+    /// Returns when every pool has said what it performs, or will not for now, or has taken too long.
+    pub(crate) async fn introduced(&self, env: &dyn Env) {
+        if self.guardians.is_none() {
+            return;
+        }
+        within(env, INTRODUCTION, join_all(self.configured.iter().map(|pool| pool.until_introduced()))).await;
+    }
+
+    /// The names of the pools of which nothing is known yet.
+    pub(crate) fn unheard(&self) -> Vec<String> {
+        let unheard = self.configured.iter().filter(|pool| !pool.state().heard);
+        unheard.map(|pool| pool.settings.name.clone()).collect()
+    }
+
 
     fn named(&self, name: &str) -> Option<Arc<Pool>> {
         self.configured.iter().find(|pool| pool.settings.name == name).cloned()
@@ -185,4 +201,5 @@ async fn stop_pool(core: &Arc<Core>, pool: &Arc<Pool>) {
     if let Some(guardian) = guardian {
         within(&*core.env, pool.settings.kill_grace, guardian.end()).await;
     }
+    pool.introduced.notify_waiters();
 }

@@ -186,7 +186,10 @@ async def hang_loop(ctx: everbeat.AsyncContext):
 
 
 @app.task
-def hold_gil(ctx: everbeat.Context, seconds: int):
+def hold_gil(ctx: everbeat.Context, seconds: int, deaf: bool = False):
+    """Holds the interpreter's lock in C; if deaf, signal 62 is ignored."""
+    if deaf:
+        ctypes.CDLL(None).signal(62, ctypes.c_void_p(1))
     ctx.heartbeat(note="started", checkpoint="about to")
     ctypes.PyDLL(None).sleep(seconds)
     return "released"

@@ -82,4 +82,21 @@ def test_a_busy_machine_kills_nobody(trial):
             finished += len(runs)
     assert finished
     assert {worker["id"] for worker in server.workers()} == before
+
+
+def test_work_that_must_stop_and_holds_the_interpreter_is_ended_by_its_workers_timer(trial):
+    replica = {"heartbeat_interval": "300ms", "heartbeat_timeout": "3s"}
+    # The worker's own time to live is longer, and nobody looks whether it hangs.
+    server = trial(trial_pool(size=1, ping_timeout="60s", worker_ttl="60s"), config={"replica": replica})
+    server.ready(1)
+    policy = {"when_isolated": "stop", "on_lost": "fail", "max_attempts": 1}
+    run = server.submit("hold_gil_idle", policy=policy)
+    worker = server.worker_of(run)
+    ended = server.wait(run)
+    assert (ended.state, server.outcomes(run)) == ("failed", ["lost"])
+    assert not alive(worker["pid"])
+    verdict = server.verdict(run)
+    assert (verdict["reason"], verdict["evidence"]["exit_signal"]) == ("worker_died", 62)
+    assert "ended by its own timer (signal 62): nobody vouched for its work" in ended.error["message"]
+    assert "ended by its own timer" in server.pool()["last_exit"]
     assert (server.pool()["restarts"], server.verdicts()) == (0, [])

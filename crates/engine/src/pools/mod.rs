@@ -14,6 +14,7 @@ mod performer;
 mod pool;
 mod pulse;
 mod settings;
+mod taken;
 mod telemetry;
 mod view;
 mod watch;
@@ -33,6 +34,7 @@ pub use telemetry::tell;
 pub use view::{PoolView, WorkerView};
 
 pub(crate) use pool::Pool;
+pub(crate) use taken::Taken;
 
 use crate::attempts::Performer;
 use crate::engine::{Core, lock};
@@ -53,23 +55,30 @@ pub(crate) struct Pools {
     configured: Vec<Arc<Pool>>,
     /// Workers that come from elsewhere.
     remote: Arc<Pool>,
+    taken: Taken,
     epochs: AtomicU64,
     swept: OnceCell<()>,
     /// Who waits for the stacks of a worker.
     stacks: Mutex<BTreeMap<(WorkerId, u64), oneshot::Sender<String>>>,
 }
 
+/// How long somebody who names an unknown task waits for the first workers of the pools: an interpreter starts in less.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 /// A sweep that fails is tried again: no worker is started before one has succeeded.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long somebody who names an unknown task waits for the first workers of the pools: an interpreter starts in less.
-const INTRODUCTION: Duration = Duration::from_secs(5);
 impl Pools {
-    pub(crate) fn new(guardians: Option<Arc<dyn Guardians>>, settings: &[PoolSettings], remote: PoolSettings) -> Pools {
+    pub(crate) fn new(
+        guardians: Option<Arc<dyn Guardians>>,
+        settings: &[PoolSettings],
+        remote: PoolSettings,
+        taken: Taken,
+    ) -> Pools {
         Pools {
             guardians,
             configured: settings.iter().map(|settings| Arc::new(Pool::new(settings.clone(), false))).collect(),
             remote: Arc::new(Pool::new(PoolSettings { size: 0, ..remote }, true)),
+            taken,
             epochs: AtomicU64::new(0),
             swept: OnceCell::new(),
             stacks: Mutex::default(),
@@ -120,15 +129,6 @@ impl Pools {
         self.swept.get_or_init(|| sweep).await;
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.configured.iter().chain([&self.remote])
-    }
-
-    /// How many pools there are, and the names of those that are not well.
-    pub(crate) fn degraded(&self) -> (usize, Vec<String>) {
-        let unwell = self.configured.iter().filter(|pool| pool.degraded().is_some());
-        (self.configured.len(), unwell.map(|pool| pool.settings.name.clone()).collect())
-    }
     /// Returns when every pool has said what it performs, or will not for now, or has taken too long.
     pub(crate) async fn introduced(&self, env: &dyn Env) {
         if self.guardians.is_none() {
@@ -143,6 +143,15 @@ impl Pools {
         unheard.map(|pool| pool.settings.name.clone()).collect()
     }
 
+    fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.configured.iter().chain([&self.remote])
+    }
+
+    /// How many pools there are, and the names of those that are not well.
+    pub(crate) fn degraded(&self) -> (usize, Vec<String>) {
+        let unwell = self.configured.iter().filter(|pool| pool.degraded().is_some());
+        (self.configured.len(), unwell.map(|pool| pool.settings.name.clone()).collect())
+    }
 
     fn named(&self, name: &str) -> Option<Arc<Pool>> {
         self.configured.iter().find(|pool| pool.settings.name == name).cloned()
@@ -192,6 +201,7 @@ async fn awake_within<T>(env: &dyn Env, span: Duration, answer: impl Future<Outp
 async fn stop_pool(core: &Arc<Core>, pool: &Arc<Pool>) {
     pool.state().stopping = true;
     pool.changed.notify_one();
+    pool.introduced.notify_waiters();
     let workers = pool.workers();
     workers.iter().for_each(|worker| end::drain(core, pool, worker, Some(pool.settings.stop_grace)));
     let gone = join_all(workers.iter().map(|worker| worker.dead()));
@@ -201,5 +211,4 @@ async fn stop_pool(core: &Arc<Core>, pool: &Arc<Pool>) {
     if let Some(guardian) = guardian {
         within(&*core.env, pool.settings.kill_grace, guardian.end()).await;
     }
-    pool.introduced.notify_waiters();
 }

@@ -86,7 +86,7 @@ async def async_flood(ctx: everbeat.AsyncContext, path: str, kilobytes: int = 1)
 
 
 @app.task
-def fail(ctx: everbeat.Context, message: str):
+def fails(ctx: everbeat.Context, message: str):
     raise ValueError(message)
 
 

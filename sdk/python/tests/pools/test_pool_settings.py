@@ -222,3 +222,24 @@ def test_a_pool_of_lines_performs_the_tasks_that_its_settings_name(trial):
     server.ready(1, "lines")
     assert server.wait(server.submit("shrink", 1)).succeeded
     assert server.wait(server.submit("grow", 1)).succeeded
+
+
+@pytest.mark.parametrize("how", ["of Python", "of lines"])
+def test_a_task_of_a_server_cannot_be_one_of_a_pool(trial, tmp_path, how):
+    if how == "of lines":
+        with pytest.raises(
+            RuntimeError, match=r'tasks of the pool "echo": is one that every server performs by itself'
+        ):
+            trial(trial_pool(name="echo", command=["cat"], protocol="lines"))
+        return
+    app = "import everbeat\napp = everbeat.App()\n@app.task\ndef echo(ctx, value):\n    return [value]\n"
+    (tmp_path / "mine.py").write_text(app)
+    server = trial(trial_pool(command=[sys.executable, "-m", "everbeat.worker", "mine:app"], cwd=str(tmp_path)))
+    server.until(lambda: server.pool()["state"] == "degraded", "a pool that cannot serve")
+    assert (
+        'task "echo" is one that every server performs by itself: give it another name'
+        in server.pool()["degraded_reason"]
+    )
+    (tmp_path / "mine.py").write_text(app.replace("@app.task", '@app.task("my_echo")'))
+    server.ready(2)
+    assert server.wait(server.submit("my_echo", {"value": 1})).unwrap() == [1]

@@ -53,6 +53,16 @@ def count(ctx: everbeat.Context, to: int):
 
 
 @app.task
+def count_on(ctx: everbeat.Context, path: str):
+    """Streams two items, and one more when a file is there."""
+    yield from (1, 2)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    ctx.log.info("counted in attempt %s", ctx.attempt)
+    yield 3
+
+
+@app.task
 async def async_count(ctx: everbeat.AsyncContext, to: int):
     for number in range(to):
         yield number

@@ -13,6 +13,7 @@ use crate::term::Color;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Parser, Subcommand, ValueEnum};
 use everbeat_model::time::parse_duration;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Durable work that always knows what is alive.
@@ -22,6 +23,7 @@ use std::time::Duration;
     everbeat run -- sh -c 'echo hello; sleep 60; echo done'   a job: it outlives the server\n  \
     everbeat submit echo --input '\"hello\"' --wait             a run of a task\n  \
     everbeat ls jobs                                          what there is\n\n\
+    Tasks of your own begin with `everbeat init python my-tasks`.\n\n\
     Exit codes: 0 done, 1 the work failed, 2 usage, 3 server or API error, 4 lost, 5 cancelled, 124 wait timed out; \
     `everbeat run` ends with its command's own, and with 125 for errors of Everbeat's own")]
 pub(crate) struct Args {
@@ -102,6 +104,17 @@ pub(crate) enum Command {
         /// Let a copied or moved data folder live on its own: a new host id, and none of the original's jobs
         #[arg(long)]
         adopt_data: bool,
+    },
+    /// Begin a project: write a folder of tasks that runs at once
+    #[command(after_help = "Example:\n  everbeat init python my-tasks\n\n\
+        Writes tasks.py, everbeat.toml, test_tasks.py, requirements.txt, README.md and .gitignore, and prints what to \
+        type next. Never overwrites a file.")]
+    Init {
+        /// The language of the tasks
+        language: Language,
+        /// Where to write; made if it is not there
+        #[arg(default_value = ".")]
+        folder: PathBuf,
     },
     /// Run a command that outlives client and server, and follow its output
     #[command(override_usage = "everbeat run [OPTIONS] [--] <CMD>...")]
@@ -274,6 +287,11 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Language {
+    Python,
 }
 
 /// All that fit, in place of ids.

@@ -77,6 +77,7 @@ fn perform(args: Args) -> Result<u8, Failure> {
     let to = || commands::To::new(&remote, output);
     match command {
         Command::Serve { flags, adopt_data } => serve::serve(&flags, adopt_data),
+        Command::Init { language, folder } => commands::init::init(language, &folder, output),
         Command::Config(asked) => commands::config::show(&asked, output),
         Command::Run(asked) => commands::job::run(&to()?, asked),
         Command::Logs(asked) => commands::job::logs(&to()?, &asked),

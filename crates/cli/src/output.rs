@@ -186,6 +186,18 @@ pub(crate) fn message(error: &Value) -> String {
     }
 }
 
+/// What an error says about where it came from, like a traceback: for people who read only this, with its message.
+pub(crate) fn whole_message(error: &Value) -> String {
+    let (message, detail) =
+        (message(error), error.get("detail").and_then(Value::as_str).unwrap_or_default().trim_end());
+    match detail {
+        "" => message,
+        // A traceback ends with the message.
+        detail if detail.ends_with(message.trim_end()) => detail.to_string(),
+        detail => format!("{message}\n{detail}"),
+    }
+}
+
 /// Indents JSON without reading its values, so that numbers and the order of fields stay as they came.
 pub(crate) fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);

@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 /// The tasks that a server performs by itself.
 pub(crate) fn tasks() -> Tasks {
     let mut tasks = everbeat::tasks();
-    tasks.add(JQ, Jq);
+    tasks.add_builtin(JQ, Jq);
     tasks
 }
 

@@ -13,10 +13,31 @@ const ROUND: Duration = Duration::from_secs(30);
 const MARGIN: Duration = Duration::from_secs(15);
 /// Between two tries to reach a server that is away.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The same, for one that may be starting just now.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long to look for a server that was never reached, unless the wait itself is limited: a restart
 /// takes less, and a wrong address is not waited for forever.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
+
+/// Asks a server that may have been started a moment ago, for as long as nobody is there: what is asked has not happened
+/// then.
+pub(crate) fn first_met<T>(limit: Option<Duration>, ask: impl Fn() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let contact = Patience::new(Some(limit.unwrap_or(FIRST_CONTACT).min(FIRST_CONTACT)));
+    let mut told = false;
+    loop {
+        match ask() {
+            Err(trouble) if !trouble.met() && !contact.left().is_zero() => {
+                if !told {
+                    term::warn(&format!("everbeat: {trouble}; still waiting"));
+                    told = true;
+                }
+                contact.pause(FIRST_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// Waits until a run is finished, through restarts of the server. `what` is what people call it.
 pub(crate) fn finished(

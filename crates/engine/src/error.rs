@@ -11,7 +11,12 @@ pub enum Error {
     #[error("{0}")]
     Invalid(#[from] Invalid),
     #[error("task {task:?} is unknown")]
-    UnknownTask { task: String, known: BTreeSet<String> },
+    UnknownTask {
+        task: String,
+        known: BTreeSet<String>,
+        /// Pools of this server that have not said yet what they perform.
+        unheard: Vec<String>,
+    },
     #[error("{what} {id} does not exist")]
     NotFound { what: &'static str, id: String },
     #[error("{problem}")]
@@ -38,10 +43,11 @@ impl Error {
     pub fn hint(&self) -> String {
         match self {
             Error::Invalid(invalid) => invalid.hint.clone(),
-            Error::UnknownTask { known, .. } => {
+            Error::UnknownTask { known, unheard, .. } => {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
                 format!(
-                    "known tasks are {}; say \"accept_unknown\": true (--accept-unknown) if a worker will offer it later",
+                    "{}known tasks are {}; say \"accept_unknown\": true (--accept-unknown) if a worker will offer it later",
+                    unheard_hint(unheard),
                     if known.is_empty() { "none yet".to_string() } else { known.join(", ") }
                 )
             }
@@ -62,4 +68,16 @@ impl Error {
             Error::Refused(_) => "correct the configuration and start again".to_string(),
         }
     }
+}
+
+/// What to look at if the task may be one of a pool that has no worker yet.
+pub(crate) fn unheard_hint(unheard: &[String]) -> String {
+    let [first, others @ ..] = unheard else { return String::new() };
+    let named: Vec<String> = unheard.iter().map(|name| format!("{name:?}")).collect();
+    let (noun, verb) = if others.is_empty() { ("pool", "has") } else { ("pools", "have") };
+    format!(
+        "the {noun} {} {verb} no worker yet that says what it performs: see `everbeat show {first}`, or try again in a \
+         moment; ",
+        named.join(", ")
+    )
 }

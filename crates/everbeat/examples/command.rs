@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // The shim of a command is this very program, started again.
-    if let Some(ended) = everbeat::become_shim() {
+    if let Some(ended) = everbeat::become_helper() {
         return ended;
     }
     match tokio::runtime::Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(live())) {

@@ -1,23 +1,26 @@
+use crate::helper::{GUARDIAN, SHIM};
 use crate::task::Typed;
 use crate::{Execution, GraphDefinition, StoreOptions, System, Values, open_store};
+use everbeat_engine::pools::PoolSettings;
 use everbeat_engine::{Ctx, Env, Failure, Host, RunView, Settings, StartExecution, Submit, SubmitJob, Tasks};
 use everbeat_model::graph::Graph;
 use everbeat_model::job::Command;
 use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
-use everbeat_supervisor::{HostLocks, HostShims, Misplaced, Place, PlaceError};
+use everbeat_supervisor::{HostGuardians, HostLocks, HostShims, Misplaced, Place, PlaceError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::future::Future;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A running replica inside this program.
 #[derive(Clone)]
 pub struct Engine {
     engine: everbeat_engine::Engine,
+    worker_socket: Arc<Mutex<Option<UnixListener>>>,
 }
 
 /// An engine that is being put together.
@@ -111,6 +114,13 @@ impl Engine {
         self.engine.drain().await;
     }
 
+    /// Where the workers of pools dial that do not speak lines: to be served by
+    /// `everbeat_server::serve_workers(engine.inner().clone(), …)` as its door `pools`. Handed out once; none without
+    /// pools.
+    pub fn worker_socket(&self) -> Option<UnixListener> {
+        self.worker_socket.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// What stands below: everything that the server offers over HTTP.
     pub fn inner(&self) -> &everbeat_engine::Engine {
         &self.engine
@@ -168,9 +178,17 @@ impl Builder {
     }
 
     /// Performs detached commands as well, which outlive this program. It becomes the shim of each itself, so its
-    /// `main` must begin with [`crate::become_shim`]. Needs a data folder.
+    /// `main` must begin with [`crate::become_helper`]. Needs a data folder.
     pub fn commands(mut self) -> Builder {
         self.commands = true;
+        self
+    }
+
+    /// Keeps a pool of worker processes as well, which end with this program. It becomes the guardian of each pool itself,
+    /// so its `main` must begin with [`crate::become_helper`]. Needs a data folder. Workers that do not speak lines need
+    /// somebody at [`Engine::worker_socket`].
+    pub fn pool(mut self, pool: PoolSettings) -> Builder {
+        self.settings.pools.push(pool);
         self
     }
 
@@ -202,24 +220,23 @@ impl Builder {
             }
             (true, None) => return Err(std::io::Error::other("commands need one: call data_dir").into()),
         };
-        let engine =
-            everbeat_engine::Engine::new(env, store, settings, self.tasks, Host { locks, shims, ..Host::default() })?;
+        let (guardians, worker_socket) = match (settings.pools.is_empty(), &place) {
+            (true, _) => (None, None),
+            (false, Some(place)) => {
+                let guardians = HostGuardians::open(place, "/proc/self/exe".into(), vec![GUARDIAN.into()])?;
+                let socket = guardians.bind()?;
+                (Some(Arc::new(guardians) as Arc<dyn everbeat_engine::pools::Guardians>), Some(socket))
+            }
+            (false, None) => return Err(std::io::Error::other("pools need one: call data_dir").into()),
+        };
+        let host = Host { locks, shims, guardians, ..Host::default() };
+        let engine = everbeat_engine::Engine::new(env, store, settings, self.tasks, host)?;
         engine.start();
         for graph in self.graphs {
             engine.apply_graph(graph, false, None).await?;
         }
-        Ok(Engine { engine })
+        Ok(Engine { engine, worker_socket: Arc::new(Mutex::new(worker_socket)) })
     }
-}
-
-/// What a program is told to become a shim.
-const SHIM: &str = "shim";
-
-/// To be called first thing in `main` by a program that performs commands, before any thread or runtime is started.
-/// If this process was started to be the shim of a job, it is that, and this answers how it ended.
-pub fn become_shim() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os().skip(1);
-    (arguments.next()? == SHIM).then(|| everbeat_supervisor::job::shim::main(arguments))
 }
 
 /// A submitted run.

@@ -44,6 +44,7 @@
 mod engine;
 mod execution;
 mod graph;
+mod helper;
 #[doc(hidden)]
 pub mod jq;
 mod key;
@@ -51,13 +52,15 @@ mod open;
 mod system;
 mod task;
 
-pub use engine::{Builder, Engine, Error, RunHandle, become_shim};
+pub use engine::{Builder, Engine, Error, RunHandle};
+pub use everbeat_engine::pools::{PoolSettings, Protocol, WantedContainment};
 pub use everbeat_engine::{
     Beat, Ctx, Env, ExecutionView, Failure, Handler, Liveness, RunView, Settings, Stop, Submit, Tasks, Wait,
 };
 pub use everbeat_model as model;
 pub use execution::Execution;
 pub use graph::{GraphBuilder, GraphDefinition, Iteration, Saved};
+pub use helper::become_helper;
 pub use key::{IntoGate, Key, Values, all, always, any, not};
 pub use open::{StoreOptions, open_store};
 pub use system::System;

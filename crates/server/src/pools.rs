@@ -38,6 +38,7 @@ pub(crate) struct PoolJson {
     contained: bool,
     /// Workers that took the place of others.
     restarts: u64,
+    /// Why no worker has come to serve lately; the pool is degraded when that has gone on for a while.
     #[schema(required)]
     degraded_reason: Option<String>,
     /// How the last worker ended.

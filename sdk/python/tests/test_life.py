@@ -147,7 +147,7 @@ def test_unfenced_work_stops_when_nobody_vouches_for_it(server, worker, obeys, t
     link.work("until_cancelled", run_id="r2", token=b"2")
     link.expect_started()
     link.expect_started()
-    link.ping(vouched=1.0)
+    link.ping(vouched=2.0)
     if obeys:
         ended = link.expect_end()
         assert (ended.lease.run_id, ended.WhichOneof("outcome")) == ("r1", "stopped")
@@ -167,6 +167,31 @@ def test_a_ping_renews_what_is_vouched_for(server, worker, tmp_path):
         link.pongs.get(timeout=10)
     go.write_text("gone on")
     assert json.loads(link.expect_end().result) == "gone on"
+
+
+def hold_the_interpreter(link, seconds, deaf=False, **fields) -> None:
+    value = json.dumps({"seconds": seconds, "deaf": deaf})
+    link.work("hold_gil", input=value, run_id="held", token=b"h", **fields)
+    link.answer(link.expect("heartbeat"))
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_unfenced_work_that_holds_the_interpreter_is_ended_by_the_kernel(server, worker, deaf):
+    link = server.welcomed(pinging=False)
+    link.ping()
+    link.pongs.get(timeout=10)
+    link.ping(vouched=2.0)
+    hold_the_interpreter(link, 3600, deaf, stop_when_isolated=True)
+    assert worker.wait() == (-signal.SIGKILL if deaf else -62), worker.output
+
+
+def test_the_kernel_ends_nobody_whose_unfenced_work_is_over(server, worker):
+    link = server.welcomed(pinging=False)
+    link.ping(vouched=1.0)
+    link.work("add", input='{"a": 1}', stop_when_isolated=True)
+    link.expect_end()
+    hold_the_interpreter(link, 2)  # Longer than anybody vouches for.
+    assert link.expect_end().WhichOneof("outcome") == "result"
 
 
 # A worker of no pool.

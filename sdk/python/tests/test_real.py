@@ -1,7 +1,6 @@
 """The clients and the fixture against the real server."""
 
 import asyncio
-import os
 import threading
 from pathlib import Path
 
@@ -186,10 +185,31 @@ def _is_sleeping(pid: int) -> bool:
 
 
 @pytest.mark.everbeat(app="tasks:app")
-@pytest.mark.skipif(not os.environ.get("EVERBEAT_TEST_POOLS"), reason="needs a server with pools (EVERBEAT_TEST_POOLS)")
 def test_a_pool_performs_an_app(request, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent / "apps")
     server = request.getfixturevalue("everbeat_server")
     client = server.client()
-    run = client.runs.submit("add", {"a": 1, "b": 2}, accept_unknown=True)
+    run = client.runs.submit("add", {"a": 1, "b": 2})
     assert client.runs.wait(run.id, timeout=30).unwrap() == 3
+
+
+@pytest.mark.everbeat(app="tasks:app")
+def test_what_a_task_streams_is_followed_through_a_crash_of_the_server(request, monkeypatch, tmp_path):
+    monkeypatch.chdir(Path(__file__).parent / "apps")
+    server = request.getfixturevalue("everbeat_server")
+    client = server.client()
+    run = client.runs.submit("count_on", {"path": str(tmp_path / "go")})
+    items = client.runs.follow(run.id)
+    first, second = next(items), next(items)
+    assert [(each.attempt, each.item) for each in (first, second)] == [(1, 1), (1, 2)]
+    server.kill()
+    server.start()
+    (tmp_path / "go").touch()
+    assert [(each.attempt, each.item) for each in items] == [(2, 1), (2, 2), (2, 3)]
+    assert client.runs.logs(run.id, tail=1) == "counted in attempt 2\n"
+    later = server.async_client()
+
+    async def again() -> list:
+        return [each.item async for each in later.runs.follow(run.id, after=second.seq)]
+
+    assert asyncio.run(again()) == [1, 2, 3]

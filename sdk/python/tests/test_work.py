@@ -120,7 +120,7 @@ def test_a_generator_streams(link, task, returned):
 
 
 def test_an_exception_is_a_failure_with_its_traceback(link):
-    failed = failure(link, "fail", {"message": "wrong £"})
+    failed = failure(link, "fails", {"message": "wrong £"})
     assert failed.message == "ValueError: wrong £"
     assert not failed.permanent
     assert "raise ValueError(message)" in failed.detail
@@ -128,7 +128,7 @@ def test_an_exception_is_a_failure_with_its_traceback(link):
 
 
 def test_a_long_traceback_is_cut(link):
-    failed = failure(link, "fail", {"message": "x" * 40_000})
+    failed = failure(link, "fails", {"message": "x" * 40_000})
     assert len(failed.detail) <= 16 * 1024
     assert len(failed.message) <= 4 * 1024
 

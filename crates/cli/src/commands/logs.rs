@@ -8,7 +8,7 @@ use crate::contact::Contact;
 use crate::exit::{self, Failure};
 use crate::spinner::Spinner;
 use crate::streaming::{Item, Kind, Streaming};
-use crate::{interrupt, output, waiting};
+use crate::{interrupt, output, term, waiting};
 use everbeat_model::Invalid;
 use serde_json::json;
 use std::cell::RefCell;
@@ -28,9 +28,12 @@ pub(super) fn of_run(to: &To, args: &LogsArgs, id: &str, contact: &Contact) -> R
         interrupt::with(format!("everbeat: run {id} goes on; follow it with {follow}, stop it with {stop}"));
         Spinner::of_run(&to.client, Some("run"), id)
     });
-    let read = print_lines(to, args, id, contact)?;
-    if !read {
-        return Ok(exit::UNREAD);
+    match print_lines(to, args, id, contact)? {
+        Read::Unread => return Ok(exit::UNREAD),
+        Read::Nothing if !to.json() => {
+            term::say(&format!("run {id} has logged nothing so far; what a worker prints is in the log of its server"));
+        }
+        Read::Nothing | Read::Lines => {}
     }
     if !args.exit_code {
         return Ok(exit::DONE);
@@ -40,8 +43,16 @@ pub(super) fn of_run(to: &To, args: &LogsArgs, id: &str, contact: &Contact) -> R
     waiting::code(&to.client, &run.value)
 }
 
-/// Answers whether all was read by whoever reads our output.
-fn print_lines(to: &To, args: &LogsArgs, id: &str, contact: &Contact) -> Result<bool, Trouble> {
+/// What came of a log.
+enum Read {
+    /// Whoever read our output has closed it.
+    Unread,
+    Nothing,
+    Lines,
+}
+
+fn print_lines(to: &To, args: &LogsArgs, id: &str, contact: &Contact) -> Result<Read, Trouble> {
+    let mut read = Read::Nothing;
     let streaming = RefCell::new(Streaming::new(&to.client, id, Kind::Log));
     let next = |wait: Option<Duration>| contact.ask(|| streaming.borrow_mut().next(wait));
     if let Some(most) = args.tail {
@@ -55,16 +66,22 @@ fn print_lines(to: &To, args: &LogsArgs, id: &str, contact: &Contact) -> Result<
             last.drain(..last.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX)));
         }
         if !last.iter().all(|item| print(to, item)) {
-            return Ok(false);
+            return Ok(Read::Unread);
+        }
+        if !last.is_empty() {
+            read = Read::Lines;
         }
     }
     loop {
         let page = next(args.follow.then_some(ROUND))?;
         if !page.items.iter().all(|item| print(to, item)) {
-            return Ok(false);
+            return Ok(Read::Unread);
+        }
+        if !page.items.is_empty() {
+            read = Read::Lines;
         }
         if page.finished || (!args.follow && page.items.is_empty()) {
-            return Ok(true);
+            return Ok(read);
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod execution;
 pub(crate) mod explain;
 pub(crate) mod find;
 pub(crate) mod graph;
+pub(crate) mod init;
 pub(crate) mod invariants;
 pub(crate) mod job;
 pub(crate) mod list;

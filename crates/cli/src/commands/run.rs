@@ -50,7 +50,8 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
         .map_err(|error| Failure::new(exit::USAGE, format!("the request cannot be written: {error}"), ""))?;
     let headers: Vec<(&str, &str)> =
         args.idempotency_key.as_deref().map(|key| ("idempotency-key", key)).into_iter().collect();
-    let accepted = to.client.post("/api/v1/runs", Some(&body), &headers)?;
+    let ask = || to.client.post("/api/v1/runs", Some(&body), &headers);
+    let accepted = if args.wait || args.follow { waiting::first_met(args.timeout, ask)? } else { ask()? };
     let id = accepted.value["id"].as_str().unwrap_or_default();
     if accepted.status == 200 {
         term::say(&format!("run {id} already stands for this; no new one was made"));

@@ -3,7 +3,7 @@ use super::list::progress;
 use super::{To, execution, pool, worker};
 use crate::client::{Answer, escape};
 use crate::exit::{self, Failure};
-use crate::output::{age, fields, message, moment, plain, state, table, took};
+use crate::output::{age, fields, message, moment, plain, state, table, took, whole_message};
 use crate::waiting;
 use comfy_table::Cell;
 use serde_json::Value;
@@ -52,9 +52,16 @@ fn show_run(to: &To, id: &str, run: &Answer) -> Result<u8, Failure> {
             return format!("{head}\n\nno attempt yet");
         }
         let headers = ["ATTEMPT", "OUTCOME", "REPLICA", "STARTED", "TOOK", "ERROR", "VERDICT"];
-        format!("{head}\n\n{}", table(&headers, rows))
+        format!("{head}\n\n{}{}", table(&headers, rows), last_detail(&attempts))
     });
     Ok(exit::DONE)
+}
+
+/// The error of the last attempt that has more to say than its message.
+fn last_detail(attempts: &[Value]) -> String {
+    let told = attempts.iter().rev().find(|attempt| attempt["error"]["detail"].is_string());
+    let told = told.map(|attempt| (plain(&attempt["attempt"]), whole_message(&attempt["error"])));
+    told.map(|(number, error)| format!("\n\nattempt {number} ended with\n{error}")).unwrap_or_default()
 }
 
 /// What people call a run of this kind.
@@ -94,7 +101,7 @@ pub(super) fn brief(run: &Value) -> String {
     match &run["error"] {
         Value::Null if run["kind"] == "job" => format!("{first}\nexit code {}", exit_of(run)),
         Value::Null => first,
-        error => format!("{first}\n{}", message(error)),
+        error => format!("{first}\n{}", whole_message(error)),
     }
 }
 
@@ -204,6 +211,17 @@ fn verdict_fields(verdict: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_traceback_is_told_once_with_its_message() {
+        let check = |error: Value, expected: &str| assert_eq!(whole_message(&error), expected, "{error}");
+        check(json!({"message": "no"}), "no");
+        check(json!({"message": "E: no", "detail": "Traceback:\n  here\nE: no\n"}), "Traceback:\n  here\nE: no");
+        check(json!({"message": "E: no", "detail": "at line 1"}), "E: no\nat line 1");
+        let attempts = [json!({"attempt": 1, "error": {"message": "a", "detail": "b"}}), json!({"attempt": 2})];
+        assert_eq!(last_detail(&attempts), "\n\nattempt 1 ended with\na\nb");
+        assert_eq!(last_detail(&attempts[1..]), "");
+    }
 
     #[test]
     fn a_job_that_starts_is_told_so_unless_there_is_a_doubt() {

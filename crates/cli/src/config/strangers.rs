@@ -7,7 +7,7 @@ const PREFIX: &str = "EVERBEAT_";
 
 /// Variables beside the keys of the configuration: what the client reads, what a job or a worker is given, and what tests
 /// and measurements of Everbeat itself use.
-const KNOWN: [&str; 32] = [
+const KNOWN: [&str; 34] = [
     "EVERBEAT_URL",
     "EVERBEAT_TOKEN",
     "EVERBEAT_CONFIG",
@@ -40,6 +40,8 @@ const KNOWN: [&str; 32] = [
     "EVERBEAT_DESCRIPTORS",
     "EVERBEAT_SIM_SEEDS",
     "EVERBEAT_TEST_FOLDER",
+    "EVERBEAT_TRIALS",
+    "EVERBEAT_BIN",
 ];
 
 /// What to say of variables that look like Everbeat's and that nothing reads. Those with a double underscore are

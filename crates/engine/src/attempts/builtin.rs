@@ -10,10 +10,10 @@ use std::time::Duration;
 /// The tasks that need no worker: enough to try the engine.
 pub fn builtin() -> Tasks {
     let mut tasks = Tasks::default();
-    tasks.add("noop", Noop);
-    tasks.add("echo", Echo);
-    tasks.add("sleep", Sleep);
-    tasks.add("fail", Fail);
+    tasks.add_builtin("noop", Noop);
+    tasks.add_builtin("echo", Echo);
+    tasks.add_builtin("sleep", Sleep);
+    tasks.add_builtin("fail", Fail);
     tasks
 }
 

@@ -49,27 +49,47 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
 
 /// The tasks that this replica performs, by name.
 #[derive(Clone, Default)]
-pub struct Tasks(BTreeMap<String, Arc<dyn Handler>>);
+pub struct Tasks {
+    handlers: BTreeMap<String, Arc<dyn Handler>>,
+    /// Those that every server performs by itself.
+    builtin: BTreeSet<String>,
+}
 
 impl Tasks {
     pub fn add(&mut self, name: impl Into<String>, handler: impl Handler) {
-        self.0.insert(name.into(), Arc::new(handler));
+        let name = name.into();
+        self.builtin.remove(&name);
+        self.handlers.insert(name, Arc::new(handler));
+    }
+
+    /// A task whose name means the same on every server: no worker may offer another one of that name.
+    pub fn add_builtin(&mut self, name: impl Into<String>, handler: impl Handler) {
+        let name = name.into();
+        self.builtin.insert(name.clone());
+        self.handlers.insert(name, Arc::new(handler));
     }
 
     /// Takes in all of another set; of two with one name the later counts.
     pub fn extend(&mut self, others: Tasks) {
-        self.0.extend(others.0);
+        self.builtin.retain(|name| !others.handlers.contains_key(name));
+        self.builtin.extend(others.builtin);
+        self.handlers.extend(others.handlers);
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {
-        self.0.get(name)
+        self.handlers.get(name)
     }
 
     pub fn names(&self) -> BTreeSet<String> {
-        self.0.keys().cloned().collect()
+        self.handlers.keys().cloned().collect()
+    }
+
+    /// The names that no worker may use for tasks of its own.
+    pub(crate) fn builtin(&self) -> &BTreeSet<String> {
+        &self.builtin
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.handlers.contains_key(name)
     }
 }

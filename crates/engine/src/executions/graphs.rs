@@ -1,5 +1,6 @@
 //! Definitions of graphs.
 
+use crate::error::unheard_hint;
 use crate::{Engine, Error, Result};
 use everbeat_model::graph::{Graph, Node};
 use everbeat_model::run::check_key;
@@ -53,7 +54,9 @@ impl Engine {
         named.extend(graph.on_save.as_ref().map(|task| ("on_save".to_string(), task)));
         for (field, task) in named {
             match self.check_task(task).await {
-                Err(Error::UnknownTask { task, known }) => return Err(unknown(field, &task, &known).into()),
+                Err(Error::UnknownTask { task, known, unheard }) => {
+                    return Err(unknown(field, &task, &known, &unheard).into());
+                }
                 other => other?,
             }
         }
@@ -78,13 +81,14 @@ impl Engine {
     }
 }
 
-fn unknown(field: String, task: &str, known: &BTreeSet<String>) -> Invalid {
+fn unknown(field: String, task: &str, known: &BTreeSet<String>, unheard: &[String]) -> Invalid {
     let hint = match everbeat_model::error::nearest(task, known.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near:?}?"),
         None => {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             format!(
-                "known tasks are {}; say \"accept_unknown\": true if a worker will offer it later",
+                "{}known tasks are {}; say \"accept_unknown\": true if a worker will offer it later",
+                unheard_hint(unheard),
                 known.join(", ")
             )
         }

@@ -38,7 +38,10 @@ impl Pool {
             None if exit.out_of_memory => {
                 (Reason::WorkerOutOfMemory, "its worker was killed by the kernel for lack of memory".to_string())
             }
-            None => (Reason::WorkerDied, format!("its worker {}", describe(&exit))),
+            None => {
+                let was = if exit.signal.is_some() { "was " } else { "" };
+                (Reason::WorkerDied, format!("its worker {was}{}", describe(&exit)))
+            }
         };
         let evidence = json!({
             "worker_id": worker.id,

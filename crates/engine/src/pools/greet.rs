@@ -62,6 +62,7 @@ impl Engine {
     pub async fn greet(&self, hello: Hello) -> Result<Link, Refused> {
         let core = &self.core;
         check(&hello)?;
+        core.pools.taken.check_hello(&hello)?;
         let pool = match &hello.pool {
             Some(name) => core.pools.named(name).ok_or_else(|| Refused::Over(format!("there is no pool {name:?}")))?,
             None => core.pools.remote.clone(),

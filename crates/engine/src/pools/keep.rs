@@ -99,6 +99,8 @@ async fn guardian(core: &Arc<Core>, pool: &Arc<Pool>) -> Option<Arc<dyn Guardian
                 tracing::error!(pool = pool.settings.name, %error, "the guardian of a pool cannot be started");
             }
             state.trouble = Some(trouble);
+            drop(state);
+            pool.introduced.notify_waiters();
             None
         }
     }
@@ -295,6 +297,7 @@ fn crashed(core: &Core, pool: &Pool, trouble: String) {
     let now = state.crashes.degraded();
     state.trouble = Some(trouble.clone());
     drop(state);
+    pool.introduced.notify_waiters();
     match now && !was {
         true => tracing::error!(pool = pool.settings.name, "the pool is degraded: {trouble}"),
         false => tracing::warn!(pool = pool.settings.name, "a worker did not come to serve: {trouble}"),
@@ -314,10 +317,18 @@ fn recovered(pool: &Pool, worker: &Worker) {
     }
 }
 
+/// An SDK has the kernel send this real-time signal to its own process when the time is over for which somebody vouched for
+/// work that must stop then, and no thread could stop the work.
+const TIMER_SIGNAL: i32 = 62;
+
 /// How a process ended, in words.
 pub(super) fn describe(exit: &WorkerExit) -> String {
     match (exit.code, exit.signal) {
         _ if exit.out_of_memory => "killed by the kernel for lack of memory".to_string(),
+        (_, Some(TIMER_SIGNAL)) => format!(
+            "ended by its own timer (signal {TIMER_SIGNAL}): nobody vouched for its work any more, and the worker could not \
+             stop by itself because its code held the interpreter's lock"
+        ),
         (_, Some(signal)) => format!("killed by signal {signal}"),
         (Some(code), _) => format!("exited with code {code}"),
         (None, None) => "ended, and how is not known".to_string(),

@@ -14,6 +14,7 @@ mod performer;
 mod pool;
 mod pulse;
 mod settings;
+mod taken;
 mod telemetry;
 mod view;
 mod watch;
@@ -33,6 +34,7 @@ pub use telemetry::tell;
 pub use view::{PoolView, WorkerView};
 
 pub(crate) use pool::Pool;
+pub(crate) use taken::Taken;
 
 use crate::attempts::Performer;
 use crate::engine::{Core, lock};
@@ -53,21 +55,30 @@ pub(crate) struct Pools {
     configured: Vec<Arc<Pool>>,
     /// Workers that come from elsewhere.
     remote: Arc<Pool>,
+    taken: Taken,
     epochs: AtomicU64,
     swept: OnceCell<()>,
     /// Who waits for the stacks of a worker.
     stacks: Mutex<BTreeMap<(WorkerId, u64), oneshot::Sender<String>>>,
 }
 
+/// How long somebody who names an unknown task waits for the first workers of the pools: an interpreter starts in less.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 /// A sweep that fails is tried again: no worker is started before one has succeeded.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 impl Pools {
-    pub(crate) fn new(guardians: Option<Arc<dyn Guardians>>, settings: &[PoolSettings], remote: PoolSettings) -> Pools {
+    pub(crate) fn new(
+        guardians: Option<Arc<dyn Guardians>>,
+        settings: &[PoolSettings],
+        remote: PoolSettings,
+        taken: Taken,
+    ) -> Pools {
         Pools {
             guardians,
             configured: settings.iter().map(|settings| Arc::new(Pool::new(settings.clone(), false))).collect(),
             remote: Arc::new(Pool::new(PoolSettings { size: 0, ..remote }, true)),
+            taken,
             epochs: AtomicU64::new(0),
             swept: OnceCell::new(),
             stacks: Mutex::default(),
@@ -116,6 +127,20 @@ impl Pools {
             }
         };
         self.swept.get_or_init(|| sweep).await;
+    }
+
+    /// Returns when every pool has said what it performs, or will not for now, or has taken too long.
+    pub(crate) async fn introduced(&self, env: &dyn Env) {
+        if self.guardians.is_none() {
+            return;
+        }
+        within(env, INTRODUCTION, join_all(self.configured.iter().map(|pool| pool.until_introduced()))).await;
+    }
+
+    /// The names of the pools of which nothing is known yet.
+    pub(crate) fn unheard(&self) -> Vec<String> {
+        let unheard = self.configured.iter().filter(|pool| !pool.state().heard);
+        unheard.map(|pool| pool.settings.name.clone()).collect()
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {
@@ -176,6 +201,7 @@ async fn awake_within<T>(env: &dyn Env, span: Duration, answer: impl Future<Outp
 async fn stop_pool(core: &Arc<Core>, pool: &Arc<Pool>) {
     pool.state().stopping = true;
     pool.changed.notify_one();
+    pool.introduced.notify_waiters();
     let workers = pool.workers();
     workers.iter().for_each(|worker| end::drain(core, pool, worker, Some(pool.settings.stop_grace)));
     let gone = join_all(workers.iter().map(|worker| worker.dead()));

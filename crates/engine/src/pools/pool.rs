@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     pub(super) appeared: Notify,
     /// The start of a worker has come to its end.
     pub(super) started: Notify,
+    /// A first worker has said what it performs, or none will for now.
+    pub(super) introduced: Notify,
 }
 
 pub(super) struct State {
@@ -50,6 +52,8 @@ pub(super) struct State {
     pub(super) last_exit: Option<String>,
     /// Tasks that its workers have ever offered.
     pub(super) tasks: BTreeSet<String>,
+    /// Which tasks they are is known: a worker has said hello, or the settings say so.
+    pub(super) heard: bool,
 }
 
 impl Pool {
@@ -67,6 +71,7 @@ impl Pool {
             restarts: 0,
             last_exit: None,
             tasks: settings.tasks.iter().cloned().collect(),
+            heard: settings.protocol == Protocol::Lines,
         };
         Pool {
             queues: settings.queues.iter().cloned().collect(),
@@ -77,6 +82,7 @@ impl Pool {
             changed: Notify::new(),
             appeared: Notify::new(),
             started: Notify::new(),
+            introduced: Notify::new(),
         }
     }
 
@@ -94,7 +100,24 @@ impl Pool {
         let mut state = self.state();
         let before = state.tasks.len();
         state.tasks.extend(tasks.iter().cloned());
-        state.tasks.len() > before
+        state.heard = true;
+        let new = state.tasks.len() > before;
+        drop(state);
+        self.introduced.notify_waiters();
+        new
+    }
+
+    /// Returns when its tasks are known, or when no worker is about to tell them.
+    pub(super) async fn until_introduced(&self) {
+        loop {
+            let introduced = self.introduced.notified();
+            tokio::pin!(introduced);
+            introduced.as_mut().enable();
+            if !self.state().introduces_itself() {
+                return;
+            }
+            introduced.await;
+        }
     }
 
     pub(super) fn speaks_lines(&self) -> bool {
@@ -143,6 +166,11 @@ pub(super) struct Upkeep {
 }
 
 impl State {
+    /// Its first workers are on their way: nothing is known of what they perform, and nothing went wrong so far.
+    fn introduces_itself(&self) -> bool {
+        !self.heard && self.size > 0 && !self.stopping && self.trouble.is_none()
+    }
+
     /// Where there are more workers than wanted, the youngest are let go.
     pub(super) fn let_go(&mut self) {
         let staying = |worker: &&Arc<Worker>| {

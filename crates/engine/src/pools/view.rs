@@ -25,6 +25,7 @@ pub struct PoolView {
     /// Whether nothing that a worker starts can escape.
     pub contained: bool,
     pub restarts: u64,
+    /// Why no worker has come to serve lately; the pool is degraded when that has gone on for a while.
     pub degraded_reason: Option<String>,
     pub last_exit: Option<String>,
     pub replica_id: Option<ReplicaId>,
@@ -100,11 +101,11 @@ impl Engine {
             ready += usize::from(state.phase == Phase::Serving && state.line.is_some() && state.sentence.is_none());
             busy += state.running();
         }
-        let degraded_reason = pool.degraded();
+        let degraded = pool.degraded().is_some();
         let state = pool.state();
         let word = match () {
             () if state.stopping => "stopping",
-            () if degraded_reason.is_some() => "degraded",
+            () if degraded => "degraded",
             () if state.paused => "paused",
             () if ready < state.size.min(1) => "starting",
             () => "ready",
@@ -121,7 +122,7 @@ impl Engine {
             containment: state.containment.map(super::Containment::as_str),
             contained: state.containment.is_some_and(super::Containment::complete),
             restarts: state.restarts,
-            degraded_reason,
+            degraded_reason: state.trouble.clone(),
             last_exit: state.last_exit.clone(),
             replica_id: self.replica_id(),
         }

@@ -115,15 +115,29 @@ impl Engine {
         Ok(NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at })
     }
 
-    /// A task that no replica or worker has ever offered is a mistake more often than not.
+    /// A task that no replica or worker has ever offered is a mistake more often than not. What the pools of this server
+    /// offer is known once their first workers have said so: until then whoever asks waits a little.
     pub(crate) async fn check_task(&self, task: &str) -> Result<()> {
-        if self.core.performs(task) || lock(&self.core.known_tasks).contains(task) {
+        let core = &self.core;
+        if core.performs(task) || lock(&core.known_tasks).contains(task) {
             return Ok(());
         }
+        match self.offered_by_anybody(task).await {
+            Err(Error::UnknownTask { .. }) => {}
+            known => return known,
+        }
+        core.pools.introduced(&*core.env).await;
+        self.offered_by_anybody(task).await
+    }
+
+    async fn offered_by_anybody(&self, task: &str) -> Result<()> {
         let mut known = self.core.store.tasks().await?;
         known.extend(self.core.performers.iter().flat_map(|performer| performer.tasks()));
         *lock(&self.core.known_tasks) = known.clone();
-        if known.contains(task) { Ok(()) } else { Err(Error::UnknownTask { task: task.to_string(), known }) }
+        match known.contains(task) {
+            true => Ok(()),
+            false => Err(Error::UnknownTask { task: task.to_string(), known, unheard: self.core.pools.unheard() }),
+        }
     }
 
     pub async fn run(&self, id: RunId) -> Result<RunView> {

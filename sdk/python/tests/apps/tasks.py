@@ -53,6 +53,16 @@ def count(ctx: everbeat.Context, to: int):
 
 
 @app.task
+def count_on(ctx: everbeat.Context, path: str):
+    """Streams two items, and one more when a file is there."""
+    yield from (1, 2)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    ctx.log.info("counted in attempt %s", ctx.attempt)
+    yield 3
+
+
+@app.task
 async def async_count(ctx: everbeat.AsyncContext, to: int):
     for number in range(to):
         yield number
@@ -86,7 +96,7 @@ async def async_flood(ctx: everbeat.AsyncContext, path: str, kilobytes: int = 1)
 
 
 @app.task
-def fail(ctx: everbeat.Context, message: str):
+def fails(ctx: everbeat.Context, message: str):
     raise ValueError(message)
 
 
@@ -186,7 +196,10 @@ async def hang_loop(ctx: everbeat.AsyncContext):
 
 
 @app.task
-def hold_gil(ctx: everbeat.Context, seconds: int):
+def hold_gil(ctx: everbeat.Context, seconds: int, deaf: bool = False):
+    """Holds the interpreter's lock in C; if deaf, signal 62 is ignored."""
+    if deaf:
+        ctypes.CDLL(None).signal(62, ctypes.c_void_p(1))
     ctx.heartbeat(note="started", checkpoint="about to")
     ctypes.PyDLL(None).sleep(seconds)
     return "released"

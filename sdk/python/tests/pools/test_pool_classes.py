@@ -32,9 +32,14 @@ def test_computing_with_the_interpreter_held_is_busy_until_the_deadline(trial):
     run = server.submit("hold_gil_computing", policy={"deadline": "6s", **ONCE})
     worker = server.worker_of(run)
     classes_of(server, worker["id"], "busy")
-    while server.run(run)["state"] == "running":
+
+    def ended():
+        if server.run(run)["state"] != "running":
+            return True
         assert alive(worker["pid"])
-        time.sleep(0.05)
+        return False
+
+    server.until(ended, "the deadline")
     assert server.outcomes(run) == ["timed_out"]
     assert server.verdict(run)["reason"] == "deadline"
     server.until(lambda: not alive(worker["pid"]), "the end of the worker")
@@ -103,7 +108,7 @@ def test_a_worker_that_is_continued_in_time_goes_on(trial):
     worker = server.worker_of(run)
     os.kill(worker["pid"], signal.SIGSTOP)
     classes_of(server, worker["id"], "stopped")
-    time.sleep(3)
+    time.sleep(3)  # How long a worker may be stopped is the test: twice the timeout of its pings.
     os.kill(worker["pid"], signal.SIGCONT)
     classes_of(server, worker["id"], "alive")
     path.touch()

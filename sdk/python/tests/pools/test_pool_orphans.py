@@ -75,7 +75,7 @@ def test_what_outlived_server_and_guardian_is_swept_before_the_first_worker(mark
         kill(guardians[0])
         server.kill()
         if not mask:
-            time.sleep(0.5)
+            time.sleep(0.5)  # Nothing tells that nobody ends them: that they live for so long is the test.
             assert marked(mark), "without a guardian, what workers started lives on until the sweep"
         server.start()
         server.until(server.workers, "the first worker", pause=0)

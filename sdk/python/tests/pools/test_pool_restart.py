@@ -122,7 +122,7 @@ def test_a_pool_is_scaled_up_and_down_under_load(trial):
     server.cli("pool", "scale", "trial", "0")
     server.until(lambda: not server.workers(), "no worker")
     run = server.submit("reply", {"value": 1})
-    time.sleep(0.3)
+    time.sleep(0.3)  # Nothing tells that nobody takes it: that it waits for so long is the test.
     assert server.run(run)["state"] == "ready"
     server.cli("pool", "scale", "trial", "1")
     assert server.wait(run).unwrap() == 1
@@ -138,7 +138,7 @@ def test_a_pool_that_is_drained_takes_no_work_until_it_is_resumed(trial):
     second = server.submit("reply", {"value": 2})
     path.touch()
     assert server.wait(first).succeeded
-    time.sleep(0.3)
+    time.sleep(0.3)  # Nothing tells that nobody takes it: that it waits for so long is the test.
     assert (server.run(second)["state"], server.pool()["state"]) == ("ready", "paused")
     assert {worker["id"] for worker in server.workers()} == before
     server.cli("pool", "resume", "trial")

@@ -22,7 +22,7 @@ def test_size_slots_queues_env_and_cwd(trial, tmp_path):
     path = server.scratch / "go"
     runs = server.submit_many("wait_for", [{"path": str(path)}] * 10)
     server.until(lambda: server.pool()["busy"] == 6, "6 attempts at once")
-    time.sleep(0.3)
+    time.sleep(0.3)  # Nothing tells that nobody takes more: that there are six for so long is the test.
     assert sorted(worker["running"] for worker in server.workers("trial")) == [3, 3]
     assert server.pool("slow")["busy"] == 0
     path.touch()
@@ -36,7 +36,7 @@ def test_size_slots_queues_env_and_cwd(trial, tmp_path):
         told = server.wait(server.submit("where", queue=queue)).unwrap()
         assert told["env"]["EVERBEAT_POOL"] == "slow"
     nobodys = server.submit("where", queue="nobodys")
-    time.sleep(0.3)
+    time.sleep(0.3)  # Nothing tells that nobody takes it: that it waits for so long is the test.
     assert server.run(nobodys)["state"] == "ready"
 
 
@@ -102,7 +102,7 @@ def degraded(server, *parts):
     assert parts[0] in shown, shown
     # Starts become rare, and nothing turns in circles.
     cpu, at = server.cpu(), time.monotonic()
-    time.sleep(2)
+    time.sleep(2)  # What is measured is measured for so long.
     assert (server.cpu() - cpu) / (time.monotonic() - at) < 0.3
     starts = server.log.count("process.started event=")
     assert starts < 60
@@ -166,7 +166,7 @@ def test_strict_containment_starts_only_where_nothing_escapes(trial, mask, start
     if server.pool()["containment"] == "cgroup":
         pytest.skip("only a debug binary can be told what the machine does not have")
     assert "strict" in server.pool()["degraded_reason"]
-    time.sleep(1.5)
+    time.sleep(1.5)  # Nothing tells that none is started: that there is none for so long is the test.
     assert not server.workers()
 
 
@@ -222,3 +222,24 @@ def test_a_pool_of_lines_performs_the_tasks_that_its_settings_name(trial):
     server.ready(1, "lines")
     assert server.wait(server.submit("shrink", 1)).succeeded
     assert server.wait(server.submit("grow", 1)).succeeded
+
+
+@pytest.mark.parametrize("how", ["of Python", "of lines"])
+def test_a_task_of_a_server_cannot_be_one_of_a_pool(trial, tmp_path, how):
+    if how == "of lines":
+        with pytest.raises(
+            RuntimeError, match=r'tasks of the pool "echo": is one that every server performs by itself'
+        ):
+            trial(trial_pool(name="echo", command=["cat"], protocol="lines"))
+        return
+    app = "import everbeat\napp = everbeat.App()\n@app.task\ndef echo(ctx, value):\n    return [value]\n"
+    (tmp_path / "mine.py").write_text(app)
+    server = trial(trial_pool(command=[sys.executable, "-m", "everbeat.worker", "mine:app"], cwd=str(tmp_path)))
+    server.until(lambda: server.pool()["state"] == "degraded", "a pool that cannot serve")
+    assert (
+        'task "echo" is one that every server performs by itself: give it another name'
+        in server.pool()["degraded_reason"]
+    )
+    (tmp_path / "mine.py").write_text(app.replace("@app.task", '@app.task("my_echo")'))
+    server.ready(2)
+    assert server.wait(server.submit("my_echo", {"value": 1})).unwrap() == [1]

@@ -46,13 +46,12 @@ def test_a_server_that_stops_for_a_while_kills_nobody(trial):
     run = server.submit("wait_for", {"path": str(path)})
     server.began(run)
     server.signal(signal.SIGSTOP)
-    time.sleep(30 if LONG else 8)
+    time.sleep(30 if LONG else 8)  # How long the server is stopped is the test: many timeouts of pings.
     server.signal(signal.SIGCONT)
     path.touch()
     server.wait(run).unwrap()
     assert server.outcomes(run) == ["succeeded"]
-    # Long enough for a judgement.
-    time.sleep(3)
+    time.sleep(3)  # Nothing tells that nobody is judged: that all is well for so long is the test.
     assert {worker["id"] for worker in server.workers()} == before
     assert (server.pool()["restarts"], server.verdicts()) == (0, [])
 
@@ -83,3 +82,20 @@ def test_a_busy_machine_kills_nobody(trial):
     assert finished
     assert {worker["id"] for worker in server.workers()} == before
     assert (server.pool()["restarts"], server.verdicts()) == (0, [])
+
+
+def test_work_that_must_stop_and_holds_the_interpreter_is_ended_by_its_workers_timer(trial):
+    replica = {"heartbeat_interval": "300ms", "heartbeat_timeout": "3s"}
+    # The worker's own time to live is longer, and nobody looks whether it hangs.
+    server = trial(trial_pool(size=1, ping_timeout="60s", worker_ttl="60s"), config={"replica": replica})
+    server.ready(1)
+    policy = {"when_isolated": "stop", "on_lost": "fail", "max_attempts": 1}
+    run = server.submit("hold_gil_idle", policy=policy)
+    worker = server.worker_of(run)
+    ended = server.wait(run)
+    assert (ended.state, server.outcomes(run)) == ("failed", ["lost"])
+    assert not alive(worker["pid"])
+    verdict = server.verdict(run)
+    assert (verdict["reason"], verdict["evidence"]["exit_signal"]) == ("worker_died", 62)
+    assert "ended by its own timer (signal 62): nobody vouched for its work" in ended.error["message"]
+    assert "ended by its own timer" in server.pool()["last_exit"]

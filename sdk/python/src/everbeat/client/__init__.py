@@ -14,7 +14,7 @@ from everbeat.client.errors import (
     Unsuccessful,
     WaitTimedOut,
 )
-from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Job, Record, Run, Value
+from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Record, Run, Value
 
 __all__ = [
     "Accepted",
@@ -29,6 +29,7 @@ __all__ = [
     "Execution",
     "Forbidden",
     "Graph",
+    "Item",
     "Job",
     "NotFound",
     "NotSet",

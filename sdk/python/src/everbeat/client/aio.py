@@ -7,7 +7,7 @@ from everbeat.app import DECLARED, Function, Task, name_of
 from everbeat.client import core
 from everbeat.client.core import Core, given, path
 from everbeat.client.errors import NotSet
-from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Job, Run, Value
+from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Run, Value
 from everbeat.client.transport import Address, InLoop
 from everbeat.graphs import Graph as Declared
 
@@ -113,6 +113,18 @@ class AsyncRuns:
     def attempts(self, run_id: str) -> AsyncIterator[Attempt]:
         """The attempts of a run, oldest first."""
         return self._core.pages(path("runs", run_id, "attempts"), {}, Attempt)
+
+    def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Item]:
+        """What the task of the run streams, as it comes and until the run is finished. Outlives restarts.
+
+        ``item.item`` is what a generator yielded. An attempt that is made anew streams anew: ``item.attempt`` tells.
+        Begins after the item whose ``seq`` is ``after``.
+        """
+        return self._core.items(path("runs", run_id, "output"), after)
+
+    async def logs(self, run_id: str, *, tail: Optional[int] = None) -> str:
+        """What the task of the run has logged so far."""
+        return await self._core.text(path("runs", run_id, "logs"), given(tail=tail))
 
     def list(
         self,

@@ -6,7 +6,7 @@ from everbeat.app import Function
 from everbeat.client import core
 from everbeat.client.aio import AsyncExecutions, AsyncGraphs, AsyncJobs, AsyncRuns, When
 from everbeat.client.core import Core
-from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Job, Run, Value
+from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Run, Value
 from everbeat.client.transport import Address, Blocking, finish, iterate
 from everbeat.graphs import Graph as Declared
 
@@ -116,6 +116,18 @@ class Runs:
     def attempts(self, run_id: str) -> Iterator[Attempt]:
         """The attempts of a run, oldest first."""
         return iterate(self._awaited.attempts(run_id))
+
+    def follow(self, run_id: str, *, after: int = 0) -> Iterator[Item]:
+        """What the task of the run streams, as it comes and until the run is finished. Outlives restarts.
+
+        ``item.item`` is what a generator yielded. An attempt that is made anew streams anew: ``item.attempt`` tells.
+        Begins after the item whose ``seq`` is ``after``.
+        """
+        return iterate(self._awaited.follow(run_id, after=after))
+
+    def logs(self, run_id: str, *, tail: Optional[int] = None) -> str:
+        """What the task of the run has logged so far."""
+        return finish(self._awaited.logs(run_id, tail=tail))
 
     def list(
         self,

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from everbeat._version import __version__
 from everbeat.client.errors import Problem, Unreachable, WaitTimedOut, problem
-from everbeat.client.records import Event, R
+from everbeat.client.records import Event, Item, R
 from everbeat.client.transport import Broken, Stream, Transport
 from everbeat.values import encode
 
@@ -24,6 +24,9 @@ _AWAY_SECONDS = 600.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 # The server says something on a stream of events at least so often.
 _SILENCE_SECONDS = 60.0
+
+# Of what a run streams, in one answer.
+_MOST_ITEMS = 1000
 
 _PASSING = (429, 502, 503, 504)
 
@@ -134,6 +137,30 @@ class Core:
             finally:
                 if stream is not None:
                     await stream.close()
+
+    async def items(self, path: str, after: int) -> AsyncGenerator[Item, None]:
+        """What a run streams, until it is finished. Goes on after the last item when the connection breaks."""
+        patience = Patience(_AWAY_SECONDS)
+        while True:
+            try:
+                asked = {"after": after, "limit": _MOST_ITEMS, "wait": f"{int(_POLL_SECONDS * 1000)}ms"}
+                page = await self._once("GET", path, asked, None, {}, _POLL_SECONDS + _ANSWER_SECONDS)
+            except Broken as broken:
+                await self._pause(patience, broken)
+                continue
+            except Problem as found:
+                if found.status not in _PASSING:
+                    raise
+                await self._pause(patience, found)
+                continue
+            patience.renew()
+            for item in page["items"]:
+                after = item["seq"]
+                yield Item(item)
+            if page["finished"]:
+                return
+            if not page["items"]:
+                after = max(after, page["last"])
 
     async def events(self, query: Query, after: Optional[int], follow: bool) -> AsyncGenerator[Event, None]:
         """Server-sent events, taken up after the last one when the connection breaks."""

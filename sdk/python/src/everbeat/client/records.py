@@ -110,6 +110,16 @@ class Attempt(Record):
     error: Any
 
 
+class Item(Record):
+    """Something that an attempt streamed."""
+
+    #: Rises within the run, across its attempts.
+    seq: int
+    attempt: int
+    at: str
+    item: Any
+
+
 class Execution(Record):
     """A durable instance of a graph."""
 

@@ -9,6 +9,7 @@ from everbeat.errors import Cancelled, CheckpointRefused
 from everbeat.values import encode
 from everbeat.worker import clock
 from everbeat.worker import worker_pb2 as pb
+from everbeat.worker.guard import Guard
 from everbeat.worker.outbox import Key, Outbox
 
 _Verdict = pb.HeartbeatAnswer.Verdict
@@ -125,6 +126,8 @@ class Attempt:
         with self._attempts.lock:
             assert not self.is_over, "an attempt ends once"
             self.is_over = True
+            if self.work.stop_when_isolated:
+                self._attempts.guard.end()
             self.on_cancel = None
             self._attempts.progress += 1
             if self.fenced:
@@ -207,6 +210,8 @@ class Attempts:
         self.lock = threading.RLock()
         self.progress = 0
         self.message_limit = 0
+        # Knows of the work among them that must stop when nobody vouches for it.
+        self.guard = Guard()
         self._outbox = outbox
         self._all: Dict[Key, Attempt] = {}
         self._tokens: Dict[bytes, None] = {}
@@ -221,6 +226,8 @@ class Attempts:
                 del self._tokens[next(iter(self._tokens))]
             attempt = Attempt(work, self, self._outbox)
             self._all[attempt.key] = attempt
+            if work.stop_when_isolated:
+                self.guard.begin()
             return attempt
 
     def find(self, lease: pb.Lease) -> Optional[Attempt]:

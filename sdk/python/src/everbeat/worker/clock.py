@@ -3,9 +3,9 @@
 import time
 
 # Goes on while the machine sleeps: a lease ends then, too.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
     """Seconds since the machine was started."""
-    return time.clock_gettime(_CLOCK)
+    return time.clock_gettime(CLOCK)

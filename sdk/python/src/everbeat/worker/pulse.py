@@ -11,8 +11,9 @@ from everbeat.worker.ending import emergency, say
 # How long a worker of a pool tries to be welcomed for the first time: no server has told it its time to live.
 FIRST_TTL_SECONDS = 30.0
 
-# Work whose effects are not fenced stops so early, and has the rest of the time to end.
-_VOUCHED_SHARE = 0.9
+# Shares of the time that is vouched for. Work whose effects are not fenced is told to stop at the first; if it has not
+# at the second, the process ends. What is left is for timers of the kernel: see `everbeat.worker.guard`.
+_STOP_SHARE, _END_SHARE = 0.9, 0.95
 
 
 class Pulse:
@@ -62,6 +63,7 @@ class Pulse:
             if in_time:
                 self._hear()
                 self._vouched = (self._spoke, ping.vouched_ms / 1000)
+                self._attempts.guard.vouch(*self._vouched)
         if not in_time:
             self._lost()
         return in_time
@@ -95,7 +97,7 @@ class Pulse:
         unfenced = self._attempts.unfenced_effects()
         if not unfenced:
             return None
-        stop, end = since + vouched * _VOUCHED_SHARE, since + vouched
+        stop, end = since + vouched * _STOP_SHARE, since + vouched * _END_SHARE
         if now < stop:
             return stop
         with self._attempts.lock:

@@ -21,6 +21,7 @@ pub mod reason;
 pub mod reopen;
 pub mod replica;
 pub mod run;
+pub mod schedule;
 pub mod settle;
 pub mod shortage;
 mod spelled;

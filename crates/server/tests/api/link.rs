@@ -6,9 +6,12 @@ use everbeat_engine::Settings;
 use everbeat_engine::pools::PoolSettings;
 use everbeat_server::{Config, Scope, Tls, WorkerDoors, serve_workers};
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use uuid::Uuid;
@@ -121,6 +124,34 @@ async fn a_worker_from_elsewhere_shows_a_token_that_opens_the_link() {
     let narrow = Config { allow: vec!["10.0.0.0/8".parse().expect("a network")], ..config };
     let listening = listen(&server, narrow).await;
     check(&[("authorization", "Bearer right")], "", Some(PERMISSION_DENIED), listening.address).await;
+}
+
+#[tokio::test]
+async fn connections_without_a_hello_make_room_for_workers_the_oldest_first() {
+    /// More than there are places.
+    const SILENT: usize = 300;
+    let (server, listening) = start().await;
+    let begun = server.engine.env().boot();
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(listening.address).await.expect("connected"));
+    }
+    let first = Worker::connect(listening.address, &["train"]).await;
+    // One that is welcomed is no stranger, however many come.
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(listening.address).await.expect("connected"));
+    }
+    let second = Worker::connect(listening.address, &["train"]).await;
+    // Whoever says nothing is closed after 10 seconds anyway: nobody waited for that.
+    let took = server.engine.env().boot().since(begun);
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    let ids: BTreeSet<String> = server.engine.workers().iter().map(|worker| worker.id.to_string()).collect();
+    assert_eq!(ids, [first.welcome.worker_id.clone(), second.welcome.worker_id.clone()].into());
+    // The oldest was closed, perhaps after the first words of its server; the newest is open.
+    let _end = silent[0].read_to_end(&mut Vec::new()).await;
+    let newest = silent.last().expect("some");
+    let left = std::iter::repeat_with(|| newest.try_read(&mut [0; 64])).find(|read| !matches!(read, Ok(1..)));
+    assert!(left.is_some_and(|read| read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)));
 }
 
 #[tokio::test]

@@ -61,6 +61,9 @@ pub(crate) struct Pools {
 
 /// A sweep that fails is tried again: no worker is started before one has succeeded.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+/// Later sweeps follow at growing distances. The first come soon: a server that was killed just now may still hold its
+/// lock while the kernel takes it apart, and passes for one that lives.
+const LONGEST_SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 impl Pools {
     pub(crate) fn new(guardians: Option<Arc<dyn Guardians>>, settings: &[PoolSettings], remote: PoolSettings) -> Pools {
@@ -91,7 +94,7 @@ impl Pools {
             }
             // What earlier servers left is ended even if this one has no pool.
             let (core, sweep) = (core.clone(), core.env.clone());
-            tasks.push(sweep.spawn("sweep workers", async move { core.pools.swept(&core).await }.boxed()));
+            tasks.push(sweep.spawn("sweep workers", async move { core.pools.sweep_on(&core).await }.boxed()));
         }
         tasks
     }
@@ -116,6 +119,21 @@ impl Pools {
             }
         };
         self.swept.get_or_init(|| sweep).await;
+    }
+
+    /// Ends what earlier servers left, and looks again and again: what one sweep has missed, a later one finds.
+    async fn sweep_on(&self, core: &Core) {
+        let Some(guardians) = &self.guardians else { return };
+        self.swept(core).await;
+        let mut pause = SWEEP_PAUSE;
+        loop {
+            core.env.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_SWEEP_PAUSE);
+            match guardians.sweep().await {
+                Ok(swept) => telemetry::swept(&swept),
+                Err(error) => tracing::warn!(%error, "what an earlier server left of its pools is not ended yet"),
+            }
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {

@@ -14,6 +14,7 @@ mod performer;
 mod pool;
 mod pulse;
 mod settings;
+mod streamed;
 mod telemetry;
 mod view;
 mod watch;

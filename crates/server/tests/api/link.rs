@@ -313,9 +313,7 @@ async fn the_largest_value_passes_through_a_small_window() {
     let work = worker.work().await;
     let large = format!("\"{}\"", "x".repeat((4 << 20) - 2));
     for sequence in 1..4 {
-        let item = format!("\"{}\"", "y".repeat(1 << 20));
-        let output = proto::Output { lease: work.lease.clone(), sequence, item };
-        worker.stream.say(from_worker::Message::Output(output)).await;
+        worker.output(&work.lease, sequence, &format!("\"{}\"", "y".repeat(1 << 20))).await;
     }
     worker.succeed(&work.lease, &large).await;
     let found = server.finished(&run).await;
@@ -433,6 +431,46 @@ async fn a_worker_that_returns_goes_on_with_what_it_performs() {
     worker.succeed(&work.lease, "\"after all\"").await;
     assert_eq!(server.finished(&run).await["result"], "after all");
     assert_eq!(server.engine.workers().len(), 1);
+}
+
+#[tokio::test]
+async fn items_are_answered_once_they_are_stored_and_kept_once_however_often_they_are_said() {
+    let (server, listening) = start().await;
+    let mut worker = Worker::connect(listening.address, &["train"]).await;
+    assert!(worker.welcome.answers_output);
+    let run = server.submit(json!({"task": "train"})).await;
+    let work = worker.work().await;
+    let mut returning = proto::Hello { worker_id: worker.welcome.worker_id.clone(), ..hello(&["train"]) };
+    returning.leases = vec![work.lease.clone().expect("a lease")];
+    let stored = async || {
+        let page = server.get(&format!("/api/v1/runs/{run}/output")).await.ok();
+        page["items"].as_array().expect("items").iter().map(|item| item["item"].clone()).collect::<Vec<_>>()
+    };
+    for sequence in 1..=3 {
+        worker.output(&work.lease, sequence, &sequence.to_string()).await;
+    }
+    worker.output_is_answered(&work.lease, 3).await;
+    assert_eq!(stored().await, [1, 2, 3]);
+    // The answer was lost with the link; what followed it, too. One that cannot be taken need not be said again either.
+    returning.key = worker.welcome.key.clone();
+    drop(worker);
+    let mut worker = Worker::connect_as(listening.address, returning.clone()).await;
+    for (sequence, item) in [(2, "2"), (3, "3"), (4, "4"), (5, "{no json"), (6, "6")] {
+        worker.output(&work.lease, sequence, item).await;
+    }
+    worker.output_is_answered(&work.lease, 6).await;
+    assert_eq!(stored().await, [1, 2, 3, 4, 6]);
+    returning.key = worker.welcome.key.clone();
+    drop(worker);
+    let mut worker = Worker::connect_as(listening.address, returning).await;
+    worker.output(&work.lease, 4, "4").await;
+    worker.output_is_answered(&work.lease, 6).await;
+    // Of one that counts nothing all is taken, and nothing answered.
+    worker.output(&work.lease, 0, "7").await;
+    worker.output(&work.lease, 0, "7").await;
+    worker.succeed(&work.lease, "\"done\"").await;
+    assert_eq!(server.finished(&run).await["result"], "done");
+    assert_eq!(stored().await, [1, 2, 3, 4, 6, 7, 7]);
 }
 
 #[tokio::test]

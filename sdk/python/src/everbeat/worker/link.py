@@ -236,6 +236,8 @@ class Link(threading.Thread):
         elif kind == "heartbeat_answer":
             self._attempts.answered(message.heartbeat_answer)
             self._finish_if_settled()
+        elif kind == "output_answer":
+            self._attempts.output_answered(message.output_answer)
         elif kind == "cancel":
             self._attempts.cancel(message.cancel)
             self._finish_if_settled()
@@ -261,7 +263,7 @@ class Link(threading.Thread):
             again = self._attempts.unanswered()
             if self._draining:
                 again.insert(0, pb.FromWorker(draining=pb.Draining()))
-            self._outbox.welcome(again)
+            self._outbox.welcome(again, welcome.answers_output)
         if not self._identity.pool:
             say(f"everbeat: connected to {self._target}; performing {', '.join(self._identity.tasks) or 'nothing'}")
         self._wake_watchdog()

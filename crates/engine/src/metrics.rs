@@ -165,6 +165,11 @@ pub const FAMILIES: &[Family] = &[
         "Time from the end of a worker until nothing of it and of what it had started was left",
         One,
     ),
+    counter(
+        "everbeat_worker_connections_evicted_total",
+        "Connections without a hello that were closed to make room",
+        One,
+    ),
     counter("everbeat_worker_exits_total", "Worker processes that ended", Each("reason", exits)),
     counter("everbeat_worker_orphans_total", "Processes of pools that a dead server had left behind", One),
     counter("everbeat_worker_ping_timeouts_total", "Workers that did not answer for longer than ping_timeout", One),

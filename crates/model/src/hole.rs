@@ -94,10 +94,12 @@ pub enum Hole {
     SignalByNumber,
     /// An ending is written before all that its attempt has streamed.
     OutputUnawaited,
+    /// What a worker streams again after its link broke is taken again.
+    OutputRepeated,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 31] = [
+    pub const ALL: [Hole; 32] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -129,5 +131,6 @@ impl Hole {
         Hole::SweepUnawaited,
         Hole::SignalByNumber,
         Hole::OutputUnawaited,
+        Hole::OutputRepeated,
     ];
 }

@@ -227,9 +227,10 @@ pub const FAULTS: [&str; 50] = [
 ];
 
 /// What must have become of workers, and how often in each world.
-const WORKERS: [(&str, f64); 16] = [
+const WORKERS: [(&str, f64); 17] = [
     ("started", 3.0),
     ("came back", 0.1),
+    ("item said again", 0.01),
     ("result of a worker", 1.0),
     ("failure of a worker", 0.1),
     ("stop of a worker", 0.1),

@@ -182,6 +182,9 @@ impl Wire {
             ToWorker::Work(assignment) => self.told("is given the work", &assignment.lease),
             ToWorker::Cancel { lease, .. } => self.told("is told to end the work", lease),
             ToWorker::Drain { .. } => self.shared.trace(|_| format!("{} is told to go", self.process.name())),
+            ToWorker::OutputAnswer { lease, sequence } => {
+                self.told(&format!("is answered: items up to {sequence}"), lease);
+            }
             ToWorker::EndedAnswer { lease } => self.told("is answered: the end", lease),
             ToWorker::HeartbeatAnswer { lease, answer: HeartbeatAnswer::Fenced, .. } => {
                 self.told("is told of the fence", lease);
@@ -291,6 +294,7 @@ impl Wire {
     fn handed(&self, word: &FromWorker) {
         match word {
             FromWorker::Heartbeat { lease, .. } => self.told("is heard: a heartbeat", lease),
+            FromWorker::Output { lease, sequence, .. } => self.told(&format!("is heard: item {sequence}"), lease),
             FromWorker::Ended { lease, .. } => self.told("is heard: the end", lease),
             _ => {}
         }

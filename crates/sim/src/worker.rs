@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 
 mod attempts;
+mod stream;
 mod time;
 
 const MS: u64 = 1000;
@@ -49,6 +50,8 @@ struct Mind {
     attempts: BTreeMap<Token, Attempt>,
     /// How attempts ended, until that is answered.
     ended: BTreeMap<Token, FromWorker>,
+    /// What attempts streamed, until that is answered.
+    items: BTreeMap<(Token, u64), FromWorker>,
     /// Heartbeats whose answers are awaited.
     beats: BTreeMap<(Token, u64), FromWorker>,
     sequence: u64,
@@ -125,8 +128,9 @@ impl Worker {
             self.process.state().hello_at.get_or_insert(now);
             let hello = self.hello(server);
             self.mind().sent_at = now;
+            let returns = hello.returning.is_some();
             let mut line = Wire::dial(&self.process, server, engine, hello);
-            match self.welcomed(&mut line, server).await {
+            match self.welcomed(&mut line, server, returns).await {
                 Ok(true) => self.serve(line).await,
                 Ok(false) => {}
                 Err(()) if self.pool.is_some() => return self.die(Cause::Refused).await,
@@ -180,7 +184,7 @@ impl Worker {
     }
 
     /// Whether it is let in. An error means that it need not try again.
-    async fn welcomed(&self, line: &mut Line, server: Owner) -> Result<bool, ()> {
+    async fn welcomed(&self, line: &mut Line, server: Owner, returns: bool) -> Result<bool, ()> {
         let patience = self.shared.sleep(DIAL);
         let answer = tokio::select! {
             biased;
@@ -193,14 +197,20 @@ impl Worker {
                 self.look_at_time().await;
                 let now = self.shared.now();
                 let mut mind = self.mind();
+                if returns && mind.known.is_none() {
+                    // It came too late: the worker has forgotten what its hello has shown.
+                    return Ok(false);
+                }
                 let same = mind.known.is_none_or(|known| known.worker == worker);
                 mind.known = Some(Known { worker, key, server });
                 (mind.epoch, mind.ttl) = (epoch, worker_ttl.map(|ttl| ttl.as_micros() as u64));
                 mind.says = Some(line.says.clone());
                 if same {
                     // What was not answered is said again.
-                    let again = mind.beats.values().chain(mind.ended.values());
+                    let again = mind.items.values().chain(mind.beats.values()).chain(mind.ended.values());
                     again.for_each(|word| _ = line.says.send(word.clone()));
+                    let items = mind.items.len();
+                    (0..items).for_each(|_| self.shared.truth().report.worker("item said again"));
                 }
                 if mind.drains {
                     let _it_is_gone = line.says.send(FromWorker::Draining);
@@ -284,6 +294,7 @@ impl Worker {
                 mind.beats.remove(&(lease.token, sequence));
                 if answer == HeartbeatAnswer::Fenced {
                     mind.ended.remove(&lease.token);
+                    mind.let_items_go(lease.token, u64::MAX);
                 }
                 if let Some(attempt) = mind.attempts.get_mut(&lease.token) {
                     if answer == HeartbeatAnswer::Fenced {
@@ -292,8 +303,11 @@ impl Worker {
                     attempt.answers.insert(sequence, answer);
                 }
             }
+            ToWorker::OutputAnswer { lease, sequence } => self.mind().let_items_go(lease.token, sequence),
             ToWorker::EndedAnswer { lease } => {
-                self.mind().ended.remove(&lease.token);
+                let mut mind = self.mind();
+                mind.ended.remove(&lease.token);
+                mind.let_items_go(lease.token, u64::MAX);
             }
             ToWorker::Cancel { lease, why } => {
                 let mut mind = self.mind();

@@ -12,7 +12,11 @@ fn focus(hole: Hole) -> Option<Focus> {
         Hole::LeftStillVouches | Hole::ReturnOverlooked | Hole::NoLastTimer => Some(Focus::Absence),
         Hole::PastForgotten => Some(Focus::Failover),
         Hole::UnfencedStart | Hole::FormerOwner => Some(Focus::TakeOver),
-        Hole::ReplacedLink | Hole::StalledWatcher | Hole::SweepUnawaited | Hole::SignalByNumber => Some(Focus::Workers),
+        Hole::ReplacedLink
+        | Hole::StalledWatcher
+        | Hole::SweepUnawaited
+        | Hole::SignalByNumber
+        | Hole::OutputRepeated => Some(Focus::Workers),
         _ => None,
     }
 }
@@ -93,4 +97,5 @@ every_planted_hole_is_found! {
     a_sweep_that_is_not_awaited_is_found: SweepUnawaited breaks "G9",
     a_signal_by_number_is_found: SignalByNumber breaks "G3",
     output_that_is_not_awaited_is_found: OutputUnawaited breaks "output",
+    output_that_is_taken_again_is_found: OutputRepeated breaks "output",
 }

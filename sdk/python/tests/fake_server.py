@@ -64,10 +64,10 @@ class FakeServer:
         connection.hello = connection.expect("hello")
         return connection
 
-    def welcomed(self, ttl=30.0, vouched=60.0, limit=1 << 20, pinging=True, epoch=1) -> "Connection":
+    def welcomed(self, ttl=30.0, vouched=60.0, limit=1 << 20, pinging=True, epoch=1, answers=False) -> "Connection":
         """The next connection, welcomed and pinged."""
         connection = self.connection()
-        connection.welcome(ttl=ttl, limit=limit, epoch=epoch)
+        connection.welcome(ttl=ttl, limit=limit, epoch=epoch, answers=answers)
         if pinging:
             connection.keep_pinging(vouched)
         return connection
@@ -110,7 +110,7 @@ class Connection:
     def send_bytes(self, data: bytes) -> None:
         self.outgoing.put(data)
 
-    def welcome(self, ttl=30.0, limit=1 << 20, epoch=1) -> None:
+    def welcome(self, ttl=30.0, limit=1 << 20, epoch=1, answers=False) -> None:
         self.epoch = epoch
         welcome = pb.Welcome(
             worker_id="w1",
@@ -119,6 +119,7 @@ class Connection:
             worker_ttl_ms=int(ttl * 1000),
             key=b"key",
             message_limit=limit,
+            answers_output=answers,
         )
         self.send(welcome=welcome)
 
@@ -163,6 +164,9 @@ class Connection:
                 lease=heartbeat.lease, verdict=number, sequence=heartbeat.sequence, problem=problem
             )
         )
+
+    def answer_output(self, lease, sequence) -> None:
+        self.send(output_answer=pb.OutputAnswer(lease=lease, sequence=sequence))
 
     def answer_end(self, lease) -> None:
         self.send(ended_answer=pb.EndedAnswer(lease=lease))

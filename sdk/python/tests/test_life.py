@@ -223,6 +223,20 @@ def test_a_remote_worker_that_lost_its_server_begins_anew(remote_server, start):
     assert worker.process.poll() is None
 
 
+def test_a_remote_worker_without_pings_connects_again_and_goes_on(remote_server, start, tmp_path):
+    go = tmp_path / "go"
+    worker = remote(start, remote_server)
+    link = remote_server.welcomed(pinging=False)
+    lease = link.work("wait_for", input=json.dumps({"path": str(go)}))
+    link.expect_started()
+    # It waits a second, and no longer.
+    again = remote_server.welcomed(epoch=2)
+    assert (again.hello.worker_id, list(again.hello.leases)) == ("w1", [lease])
+    worker.expect_line("no ping from")
+    go.write_text("done")
+    assert json.loads(again.expect_end().result) == "done"
+
+
 def test_unless_it_is_told_to_exit(remote_server, start):
     worker = remote(start, remote_server, "--exit-on-loss")
     remote_server.welcomed(ttl=1.0, pinging=False)

@@ -5,6 +5,7 @@ import json
 import grpc
 import pytest
 
+from everbeat.worker import items
 from everbeat.worker import worker_pb2 as pb
 
 
@@ -67,6 +68,45 @@ def test_a_checkpoint_that_awaits_its_answer_is_said_again(server, worker):
     assert second == first
     again.answer(second)
     assert json.loads(again.expect_end().result) == "stored"
+
+
+@pytest.mark.parametrize("task", ["count", "async_count"])
+def test_items_that_were_not_answered_are_said_again(server, worker, task):
+    link = server.welcomed(answers=True)
+    lease = link.work(task, input='{"to": 9000}')
+    for _ in range(3000):
+        link.expect("output")
+    link.answer_output(lease, 2000)
+    # Of a lease that is another's, nothing is answered.
+    link.answer_output(pb.Lease(run_id="r1", attempt=1, token=b"x" * 16), 9000)
+    assert link.silence_until_pong()
+    link.cut()
+    again = server.welcomed(epoch=2, answers=True)
+    for number in range(2001, 9001):
+        assert again.expect("output").sequence == number
+        again.answer_output(lease, number)
+    assert again.expect("ended").lease == lease
+    again.cut()
+    # Only the ending is left to be answered.
+    third = server.welcomed(epoch=3, answers=True)
+    third.expect_end(skip=())
+    assert third.silence_until_pong() == []
+
+
+@pytest.mark.parametrize("task", ["flood", "async_flood"])
+@pytest.mark.parametrize("why", [pb.Cancel.WHY_CANCELLED, pb.Cancel.WHY_FENCED])
+def test_a_generator_whose_items_are_never_answered_waits_and_can_be_cancelled(server, worker, task, why, tmp_path):
+    taken = tmp_path / "taken"
+    link = server.welcomed(answers=True)
+    lease = link.work(task, input=json.dumps({"path": str(taken), "kilobytes": 0}))
+    for _ in range(items.MOST_KEPT):
+        link.expect("output")
+    assert link.silence_until_pong() == []
+    link.cancel(lease, why)
+    if why == pb.Cancel.WHY_CANCELLED:
+        assert link.expect_end(skip=()).HasField("stopped")
+    while taken.read_text() != f"cancelled after {items.MOST_KEPT}":
+        link.silence_until_pong()
 
 
 def test_a_lease_that_the_server_no_longer_awaits_is_dropped(server, worker):

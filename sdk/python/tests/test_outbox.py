@@ -2,6 +2,7 @@
 
 import threading
 
+from everbeat.worker import items
 from everbeat.worker import outbox as module
 from everbeat.worker import worker_pb2 as pb
 from everbeat.worker.outbox import Outbox
@@ -70,6 +71,53 @@ def test_what_is_said_again_is_said_once_and_after_what_waited():
     assert list(messages) == [output(1), beat(1), ended("r1")]
 
 
+def test_items_are_said_again_in_order_until_they_are_answered():
+    box, messages = open_box()
+    box.welcome([], answers_items=True)
+    for number in range(1, 6):
+        box.offer(output(number))
+    assert [next(messages) for _ in range(3)] == [output(1), output(2), output(3)]
+    box.items_answered(("", 0), 2)
+    again = box.messages(box.open(), HELLO)
+    next(again)
+    box.put(ended("r1"))
+    box.welcome([ended("r1")], answers_items=True)
+    assert [next(again) for _ in range(4)] == [output(3), output(4), output(5), ended("r1")]
+    box.items_answered(("", 0), 5)
+    third = box.messages(box.open(), HELLO)
+    box.welcome([], answers_items=True)
+    box.finish()
+    assert list(third) == [HELLO]
+
+
+def test_what_is_kept_for_an_answer_is_bounded_by_items_and_by_bytes():
+    for fits, size in ((items.MOST_KEPT, 0), (1, items.MOST_KEPT_BYTES)):
+        box, messages = open_box()
+        box.welcome([], answers_items=True)
+        for number in range(1, fits + 1):
+            assert box.offer(output(number, size))
+            next(messages)
+        assert not box.offer(output(fits + 1))
+        room = box.room(output(fits + 1))
+        assert not room.done()
+        box.items_answered(("", 0), 1)
+        assert room.done()
+        assert box.offer(output(fits + 1))
+
+
+def test_a_server_that_answers_no_items_is_not_waited_for():
+    box, messages = open_box()
+    box.welcome([])
+    for number in range(items.MOST_KEPT + 10):
+        assert box.offer(output(number))
+        next(messages)
+    again = box.messages(box.open(), HELLO)
+    box.offer(output(7))
+    box.welcome([])
+    box.finish()
+    assert list(again) == [HELLO, output(7)]
+
+
 def test_room_is_bounded_by_messages_and_by_bytes():
     box, _ = open_box()
     for number in range(module.ROOM):
@@ -90,7 +138,7 @@ def test_whoever_waits_for_room_is_woken_by_room_or_by_a_nudge():
     answers = []
     waiter = threading.Thread(target=lambda: answers.append(box.put_with_room(output(99), lambda: wanted[0])))
     waiter.start()
-    room = box.room()
+    room = box.room(output(99))
     assert not room.done()
     next(messages)
     waiter.join(10)

@@ -147,13 +147,30 @@ impl Ctx {
     }
 
     pub(crate) async fn output_json(&self, item: &Json) -> Result<(), Stop> {
+        self.take_output(item).await?;
+        self.check()
+    }
+
+    /// Streams an item. An error means that the item is not taken; whether to go on is another question.
+    pub(crate) async fn take_output(&self, item: &Json) -> Result<(), Stop> {
         if item.as_str().len() > MOST_ITEM_BYTES {
             return Err(Stop::TooLarge);
         }
         // What was made here has no other bound to break.
         item.check().map_err(|_beyond| Stop::TooDeep)?;
-        self.say(OutputKind::Output, item.as_str()).await?;
-        self.check()
+        self.say(OutputKind::Output, item.as_str()).await
+    }
+
+    /// How many items and lines of its log were taken of this attempt so far.
+    pub(crate) fn streamed(&self) -> u64 {
+        self.work.said().taken()
+    }
+
+    /// Resolves when the store holds so many of them. Until then the attempt may wait for it: that is not its silence.
+    pub(crate) async fn stores(&self, items: u64) {
+        let _waits = self.work.awaits_room();
+        self.work.stores(items).await;
+        self.work.begins(self.signer.now());
     }
 
     /// Writes into the log of the run, each line as one. Long lines are cut. Otherwise like [`output`](Ctx::output).

@@ -221,6 +221,7 @@ async fn write(life: &Life, mut open: BTreeMap<Token, Arc<Work>>, held: &mut Hel
                 for (work, piece) in batch {
                     if piece.items.len() > 1 || error.class() == Class::Bug {
                         work.said().spoilt(&piece, &error.to_string());
+                        work.stored.notify_waiters();
                         open.insert(work.token(), work);
                     } else {
                         life.outbox.troubled(life.core.env.boot(), &error);
@@ -270,6 +271,7 @@ fn answered(life: &Life, work: &Arc<Work>, piece: &Piece, answer: Signed) {
         Signed::Unstorable => work.said().spoilt(piece, "the store cannot hold it"),
         Signed::Fenced => work.said().discard(),
     }
+    work.stored.notify_waiters();
 }
 
 /// Writes what attempts streamed and the store does not hold, before their endings: nothing is taken of them any more.
@@ -298,6 +300,20 @@ fn keep(life: &Life) -> Keep {
 }
 
 impl Work {
+    /// Resolves when the store holds so many of the items that the attempt has streamed.
+    pub(super) async fn stores(&self, items: u64) {
+        loop {
+            let stored = self.stored.notified();
+            tokio::pin!(stored);
+            // Enabled before the look, so that a write in between is not missed.
+            stored.as_mut().enable();
+            if self.said().stored() >= items {
+                return;
+            }
+            stored.await;
+        }
+    }
+
     pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -58,6 +58,16 @@ impl Said {
         Taken::Yes
     }
 
+    /// How many items were taken so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.written + self.items.len() as u64
+    }
+
+    /// How many of them the store holds.
+    pub(super) fn stored(&self) -> u64 {
+        self.written
+    }
+
     /// How much text is not written yet.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

@@ -24,6 +24,8 @@ pub struct Work {
     vital: Mutex<Vital>,
     /// What it has streamed. Locked after `vital`, if both are.
     pub(super) said: Mutex<Said>,
+    /// The store holds more of what it has streamed.
+    pub(super) stored: Notify,
     changed: Notify,
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Vital {
     pub(crate) worker: Option<WorkerId>,
     /// How many checkpoints wait for the store.
     pub(crate) checkpoints_waiting: usize,
-    /// How many items that it streams wait for room.
+    /// How many items that it streams wait for room, or are waited for until the store holds them.
     pub(crate) items_waiting: usize,
     /// How the attempt ends is decided; whatever else is said of it is late.
     pub(crate) decided: bool,
@@ -102,6 +104,7 @@ impl Work {
             taken_over,
             vital: Mutex::new(vital),
             said: Mutex::default(),
+            stored: Notify::new(),
             changed: Notify::new(),
         }
     }
@@ -150,7 +153,7 @@ impl Work {
         vital.last_progress = now;
     }
 
-    /// Its performer begins: whatever it waited for here until now is not its silence.
+    /// Its performer begins, or goes on: whatever it waited for here until now is not its silence.
     pub(super) fn begins(&self, now: BootInstant) {
         let mut vital = self.vital();
         vital.last_beat = vital.last_beat.max(now);
@@ -336,7 +339,7 @@ impl Drop for AwaitsStore {
     }
 }
 
-/// Held while an attempt waits until there is room for what it streams.
+/// Held while an attempt waits until there is room for what it streams, or until it is stored.
 pub(super) struct AwaitsRoom(Arc<Work>);
 
 impl Drop for AwaitsRoom {

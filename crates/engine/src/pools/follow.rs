@@ -3,10 +3,11 @@
 use super::ending::concluded;
 use super::link::{Assignment, FromWorker, HeartbeatAnswer, LeaseShown, ToWorker, Why};
 use super::pool::Pool;
+use super::streamed::{Kept, Streamed, keep_item};
 use super::worker::Worker;
-use crate::attempts::{Beat, Conclusion, Ctx, MOST_ITEM_BYTES, Post, Stop, Work};
+use crate::attempts::{Beat, Conclusion, Ctx, Post, Stop, Work};
 use everbeat_model::policy::WhenIsolated;
-use everbeat_model::{Ending, Json, Outcome, Reason};
+use everbeat_model::{Ending, Hole, Json, Outcome, Reason};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -33,10 +34,20 @@ impl Pool {
         let mut told = None;
         // What waits for the store, and the answer that the worker waits for. Meanwhile it is still heard that the worker
         // died, or that the attempt should stop.
-        let mut storing: Option<BoxFuture<'_, Option<(u64, HeartbeatAnswer)>>> = None;
-        let mut streamed = 0;
+        let mut storing: Option<BoxFuture<'_, Stored>> = None;
+        let mut streamed = Streamed::default();
+        let mut answering: Option<BoxFuture<'_, ()>> = None;
         loop {
             let listens = storing.is_none();
+            if listens && answering.is_none() {
+                answering = streamed.answer(ctx, worker, lease);
+            }
+            let is_answered = async {
+                match &mut answering {
+                    Some(answering) => answering.await,
+                    None => std::future::pending().await,
+                }
+            };
             let is_stored = async {
                 match &mut storing {
                     Some(storing) => storing.await,
@@ -45,11 +56,19 @@ impl Pool {
             };
             let word = tokio::select! {
                 biased;
-                answer = is_stored => {
+                stored = is_stored => {
                     storing = None;
-                    if let Some((sequence, answer)) = answer.filter(|(sequence, _)| *sequence > 0) {
-                        worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                    match stored {
+                        Stored::Checkpoint(0, _) | Stored::Nothing => {}
+                        Stored::Checkpoint(sequence, answer) => {
+                            worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
+                        }
+                        Stored::Item(sequence) => streamed.kept(sequence),
                     }
+                    continue;
+                }
+                () = is_answered => {
+                    answering = None;
                     continue;
                 }
                 word = heard.recv(), if listens => word,
@@ -65,7 +84,7 @@ impl Pool {
                 Some(FromWorker::Heartbeat { sequence, done, total, note, checkpoint, next_within, .. }) => {
                     let beat = Beat { done, total, note, next_within };
                     match beaten(ctx, beat, checkpoint) {
-                        Beaten::Stores(value) => storing = Some(stored(ctx, sequence, value).map(Some).boxed()),
+                        Beaten::Stores(value) => storing = Some(store(ctx, sequence, value).boxed()),
                         Beaten::Answered(answer) if sequence > 0 => {
                             worker.tell(ToWorker::HeartbeatAnswer { lease, sequence, answer }).await;
                         }
@@ -73,10 +92,13 @@ impl Pool {
                     }
                 }
                 Some(FromWorker::Output { sequence, item, .. }) => {
-                    // After a reconnect a worker may repeat itself; one that counts nothing does not.
-                    if sequence == 0 || sequence > streamed {
-                        streamed = streamed.max(sequence);
-                        storing = Some(keep_item(ctx, item).boxed());
+                    let new = streamed.hear(sequence);
+                    if new || post.life.core.settings.hole.is(Hole::OutputRepeated) {
+                        let stored = move |kept| match kept {
+                            Kept::Yes => Stored::Item(sequence),
+                            Kept::No => Stored::Nothing,
+                        };
+                        storing = Some(keep_item(ctx, item).map(stored).boxed());
                     }
                 }
                 Some(FromWorker::Log { level, text, .. }) => {
@@ -115,6 +137,15 @@ async fn told_anew(ctx: &Ctx, worker: &Worker, told: Option<(Stop, u64)>) -> Sto
     }
 }
 
+/// What was stored, or taken to be.
+enum Stored {
+    /// The number of its heartbeat, and what is said of it.
+    Checkpoint(u64, HeartbeatAnswer),
+    /// The item of this number is dealt with.
+    Item(u64),
+    Nothing,
+}
+
 /// What follows a heartbeat.
 enum Beaten {
     Answered(HeartbeatAnswer),
@@ -136,33 +167,18 @@ fn beaten(ctx: &Ctx, beat: Beat, checkpoint: Option<String>) -> Beaten {
 }
 
 /// Stores a checkpoint, and says whether it is stored: what the worker should do besides, it is told otherwise.
-async fn stored(ctx: &Ctx, sequence: u64, value: Json) -> (u64, HeartbeatAnswer) {
+async fn store(ctx: &Ctx, sequence: u64, value: Json) -> Stored {
     let answer = match ctx.store_checkpoint(value).await {
         Ok(()) => HeartbeatAnswer::GoOn,
         Err(stop @ (Stop::TooLarge | Stop::TooDeep | Stop::Unstorable)) => HeartbeatAnswer::Refused(stop.to_string()),
         Err(stop) => stopped(stop),
     };
-    (sequence, answer)
+    Stored::Checkpoint(sequence, answer)
 }
 
-/// A piece of the result of an attempt. One that cannot be taken is told in the log of the attempt.
-async fn keep_item(ctx: &Ctx, item: String) -> Option<(u64, HeartbeatAnswer)> {
-    let bytes = item.len();
-    let refused = match Json::parse(&item) {
-        _ if bytes > MOST_ITEM_BYTES => format!("it has {bytes} bytes; at most {MOST_ITEM_BYTES} are taken"),
-        Err(error) => format!("it is not JSON: {error}"),
-        Ok(item) => match ctx.output_json(&item).await {
-            Err(stop @ (Stop::TooLarge | Stop::TooDeep)) => stop.to_string(),
-            // Whether the attempt should stop, its worker is told elsewhere.
-            _ => return None,
-        },
-    };
-    keep_line(ctx, format!("everbeat: an item of output was refused: {refused}")).await
-}
-
-async fn keep_line(ctx: &Ctx, text: String) -> Option<(u64, HeartbeatAnswer)> {
+async fn keep_line(ctx: &Ctx, text: String) -> Stored {
     let _stop = ctx.log(&text).await;
-    None
+    Stored::Nothing
 }
 
 fn assignment(work: &Work, lease: LeaseShown) -> Assignment {

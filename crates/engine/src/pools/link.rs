@@ -121,6 +121,11 @@ pub enum ToWorker {
         sequence: u64,
         answer: HeartbeatAnswer,
     },
+    /// All output of the attempt up to this number is stored, or was refused for good.
+    OutputAnswer {
+        lease: LeaseShown,
+        sequence: u64,
+    },
     EndedAnswer {
         lease: LeaseShown,
     },

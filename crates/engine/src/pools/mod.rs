@@ -14,6 +14,7 @@ mod performer;
 mod pool;
 mod pulse;
 mod settings;
+mod streamed;
 mod taken;
 mod telemetry;
 mod view;
@@ -66,6 +67,9 @@ pub(crate) struct Pools {
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// A sweep that fails is tried again: no worker is started before one has succeeded.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+/// Later sweeps follow at growing distances. The first come soon: a server that was killed just now may still hold its
+/// lock while the kernel takes it apart, and passes for one that lives.
+const LONGEST_SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 impl Pools {
     pub(crate) fn new(
@@ -102,7 +106,7 @@ impl Pools {
             }
             // What earlier servers left is ended even if this one has no pool.
             let (core, sweep) = (core.clone(), core.env.clone());
-            tasks.push(sweep.spawn("sweep workers", async move { core.pools.swept(&core).await }.boxed()));
+            tasks.push(sweep.spawn("sweep workers", async move { core.pools.sweep_on(&core).await }.boxed()));
         }
         tasks
     }
@@ -141,6 +145,21 @@ impl Pools {
     pub(crate) fn unheard(&self) -> Vec<String> {
         let unheard = self.configured.iter().filter(|pool| !pool.state().heard);
         unheard.map(|pool| pool.settings.name.clone()).collect()
+    }
+
+    /// Ends what earlier servers left, and looks again and again: what one sweep has missed, a later one finds.
+    async fn sweep_on(&self, core: &Core) {
+        let Some(guardians) = &self.guardians else { return };
+        self.swept(core).await;
+        let mut pause = SWEEP_PAUSE;
+        loop {
+            core.env.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_SWEEP_PAUSE);
+            match guardians.sweep().await {
+                Ok(swept) => telemetry::swept(&swept),
+                Err(error) => tracing::warn!(%error, "what an earlier server left of its pools is not ended yet"),
+            }
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {

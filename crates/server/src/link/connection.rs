@@ -3,6 +3,7 @@
 use super::door::{Accepted, House};
 use super::greet::greet;
 use super::grpc::{self, Code, Status};
+use super::strangers::Stranger;
 use super::talk::Talk;
 use bytes::Bytes;
 use everbeat_engine::{Env, within};
@@ -10,7 +11,7 @@ use h2::server::{Builder, Connection};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -31,12 +32,7 @@ const MOST_REFUSALS: usize = 16;
 /// What was last said to a worker gets this long to leave.
 const PARTING: Duration = Duration::from_secs(2);
 
-pub(super) async fn serve(
-    house: &House,
-    accepted: Accepted,
-    stranger: Option<OwnedSemaphorePermit>,
-    mut closing: watch::Receiver<bool>,
-) {
+pub(super) async fn serve(house: &House, accepted: Accepted, stranger: Stranger, mut closing: watch::Receiver<bool>) {
     let env = house.engine.env();
     let opened = async {
         let (io, peer) = match accepted {
@@ -50,13 +46,15 @@ pub(super) async fn serve(
     let opened = tokio::select! {
         biased;
         () = &mut closed => return,
+        () = stranger.has_to_go() => return,
         opened = within(&**env, HANDSHAKE_LIMIT, opened) => opened.flatten(),
     };
     let Some((mut connection, peer)) = opened else { return };
     let talk = tokio::select! {
         biased;
         () = &mut closed => None,
-        talk = meet(&mut connection, house, peer) => talk,
+        () = stranger.has_to_go() => return,
+        talk = meet(&mut connection, house, peer, &stranger) => talk,
     };
     let pings = connection.ping_pong();
     if let (Some(talk), Some(pings)) = (talk, pings) {
@@ -90,12 +88,18 @@ fn builder() -> Builder {
 const WINDOW: u32 = 256 << 10;
 
 /// Waits for a worker that is welcomed. None: nobody comes, or the connection is gone.
-async fn meet(connection: &mut Connection<Box<dyn Io>, Bytes>, house: &House, peer: Peer) -> Option<Talk> {
+async fn meet(
+    connection: &mut Connection<Box<dyn Io>, Bytes>,
+    house: &House,
+    peer: Peer,
+    stranger: &Stranger,
+) -> Option<Talk> {
     let env = house.engine.env();
     for _ in 0..MOST_REFUSALS {
+        stranger.is_silent();
         let request = within(&**env, HANDSHAKE_LIMIT, connection.accept()).await??;
         let (request, respond) = request.ok()?;
-        let greeting = greet(house, peer, request, respond);
+        let greeting = greet(house, peer, stranger, request, respond);
         tokio::pin!(greeting);
         if let Some(talk) = along(connection, &mut greeting).await? {
             return Some(talk);

@@ -1,6 +1,7 @@
 //! Where workers come in: the socket of this host's pools, and the address for workers from elsewhere.
 
 use super::connection::{self, Io, Peer};
+use super::strangers::{Stranger, Strangers};
 use super::tls::Tls;
 use crate::Config;
 use crate::auth::Guard;
@@ -27,9 +28,6 @@ pub struct WorkerDoors {
 
 /// Connections at one door, of workers and of strangers.
 const MOST_CONNECTIONS: usize = 16_384;
-/// Connections at one door on which no worker was welcomed yet. Each is closed after a few seconds; until then nobody
-/// else is accepted.
-const MOST_STRANGERS: usize = 256;
 /// After a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What is under way when the server is told to end gets this long.
@@ -82,7 +80,7 @@ struct Door {
     listener: Option<Listener>,
     closing: watch::Receiver<bool>,
     places: Arc<Semaphore>,
-    strangers: Arc<Semaphore>,
+    strangers: Arc<Strangers>,
     connections: JoinSet<()>,
 }
 
@@ -93,7 +91,7 @@ impl Door {
             listener,
             closing: closing.clone(),
             places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
-            strangers: Arc::new(Semaphore::new(MOST_STRANGERS)),
+            strangers: Strangers::new(house.engine.env().clone()),
             connections: JoinSet::new(),
         }
     }
@@ -102,12 +100,12 @@ impl Door {
         let Some(listener) = self.listener.take() else { return };
         let mut closing = self.closing.clone();
         let env = self.house.engine.env().clone();
+        let mut next = None;
         loop {
-            let next = async {
-                // Both are closed never.
+            let room = async {
+                // It is never closed.
                 let place = self.places.clone().acquire_owned().await.ok();
-                let stranger = self.strangers.clone().acquire_owned().await.ok();
-                (place, stranger, listener.accept().await)
+                (place, self.strangers.place().await)
             };
             tokio::select! {
                 biased;
@@ -117,8 +115,13 @@ impl Door {
                         tracing::error!("a worker's connection ended by a panic");
                     }
                 }
-                (place, stranger, accepted) = next => match accepted {
-                    Ok(accepted) => self.open(accepted, place, stranger),
+                (place, stranger) = room, if next.is_some() => {
+                    if let Some(accepted) = next.take() {
+                        self.open(accepted, place, stranger);
+                    }
+                }
+                accepted = listener.accept(), if next.is_none() => match accepted {
+                    Ok(accepted) => next = Some(accepted),
                     Err(error) => {
                         // Out of descriptors, most likely: without a pause this would be asked again at once, for ever.
                         tracing::warn!(%error, "the connection of a worker could not be accepted");
@@ -132,12 +135,7 @@ impl Door {
         within(&*env, CLOSE_GRACE, async { while connections.join_next().await.is_some() {} }).await;
     }
 
-    fn open(
-        &mut self,
-        accepted: Accepted,
-        place: Option<OwnedSemaphorePermit>,
-        stranger: Option<OwnedSemaphorePermit>,
-    ) {
+    fn open(&mut self, accepted: Accepted, place: Option<OwnedSemaphorePermit>, stranger: Stranger) {
         let (house, closing) = (self.house.clone(), self.closing.clone());
         self.connections.spawn(async move {
             let _until_it_ends = place;

@@ -4,6 +4,7 @@ use super::connection::Peer;
 use super::door::House;
 use super::grpc::{self, Code, Incoming, Status};
 use super::proto::{self, from_worker};
+use super::strangers::Stranger;
 use super::talk::Talk;
 use super::words;
 use crate::{auth, client};
@@ -26,6 +27,7 @@ const LARGEST_HELLO: usize = 1 << 20;
 pub(super) async fn greet(
     house: &House,
     peer: Peer,
+    stranger: &Stranger,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Option<Talk> {
@@ -49,6 +51,7 @@ pub(super) async fn greet(
         };
         let hello = within(&**house.engine.env(), HELLO_LIMIT, hear_hello(&mut incoming)).await;
         let hello = hello.unwrap_or_else(|| Err(Status::new(Code::DeadlineExceeded, "the worker said no hello")))?;
+        stranger.spoke();
         admit(house, known, hello).await
     };
     let welcomed = welcomed.await.and_then(|link| {

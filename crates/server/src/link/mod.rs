@@ -8,6 +8,7 @@ mod door;
 mod greet;
 mod grpc;
 mod proto;
+mod strangers;
 mod talk;
 mod tls;
 mod words;

@@ -33,7 +33,7 @@ pub(crate) mod from_worker {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct FromServer {
-    #[prost(oneof = "from_server::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "from_server::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub(crate) message: Option<from_server::Message>,
 }
 
@@ -56,6 +56,8 @@ pub(crate) mod from_server {
         EndedAnswer(super::EndedAnswer),
         #[prost(message, tag = "8")]
         Dump(super::Dump),
+        #[prost(message, tag = "9")]
+        OutputAnswer(super::OutputAnswer),
     }
 }
 
@@ -101,6 +103,8 @@ pub(crate) struct Welcome {
     pub(crate) key: Vec<u8>,
     #[prost(uint32, tag = "6")]
     pub(crate) message_limit: u32,
+    #[prost(bool, tag = "7")]
+    pub(crate) answers_output: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -215,6 +219,14 @@ pub(crate) struct Output {
     pub(crate) sequence: u64,
     #[prost(string, tag = "3")]
     pub(crate) item: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OutputAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) lease: Option<Lease>,
+    #[prost(uint64, tag = "2")]
+    pub(crate) sequence: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -102,6 +102,7 @@ pub(super) fn to_worker(word: ToWorker) -> proto::FromServer {
                 worker_ttl_ms: worker_ttl.map_or(0, |ttl| short(ttl).max(1)),
                 key: key.0.as_bytes().to_vec(),
                 message_limit: u32::try_from(MESSAGE_LIMIT).unwrap_or(u32::MAX),
+                answers_output: true,
             })
         }
         ToWorker::Ping { sequence, epoch, vouched } => {
@@ -113,6 +114,9 @@ pub(super) fn to_worker(word: ToWorker) -> proto::FromServer {
             let lease = Some(lease_of(&lease));
             let verdict = verdict.into();
             from_server::Message::HeartbeatAnswer(proto::HeartbeatAnswer { lease, verdict, sequence, problem })
+        }
+        ToWorker::OutputAnswer { lease, sequence } => {
+            from_server::Message::OutputAnswer(proto::OutputAnswer { lease: Some(lease_of(&lease)), sequence })
         }
         ToWorker::EndedAnswer { lease } => {
             from_server::Message::EndedAnswer(proto::EndedAnswer { lease: Some(lease_of(&lease)) })

@@ -6,9 +6,12 @@ use everbeat_engine::Settings;
 use everbeat_engine::pools::PoolSettings;
 use everbeat_server::{Config, Scope, Tls, WorkerDoors, serve_workers};
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use uuid::Uuid;
@@ -121,6 +124,34 @@ async fn a_worker_from_elsewhere_shows_a_token_that_opens_the_link() {
     let narrow = Config { allow: vec!["10.0.0.0/8".parse().expect("a network")], ..config };
     let listening = listen(&server, narrow).await;
     check(&[("authorization", "Bearer right")], "", Some(PERMISSION_DENIED), listening.address).await;
+}
+
+#[tokio::test]
+async fn connections_without_a_hello_make_room_for_workers_the_oldest_first() {
+    /// More than there are places.
+    const SILENT: usize = 300;
+    let (server, listening) = start().await;
+    let begun = server.engine.env().boot();
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(listening.address).await.expect("connected"));
+    }
+    let first = Worker::connect(listening.address, &["train"]).await;
+    // One that is welcomed is no stranger, however many come.
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(listening.address).await.expect("connected"));
+    }
+    let second = Worker::connect(listening.address, &["train"]).await;
+    // Whoever says nothing is closed after 10 seconds anyway: nobody waited for that.
+    let took = server.engine.env().boot().since(begun);
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    let ids: BTreeSet<String> = server.engine.workers().iter().map(|worker| worker.id.to_string()).collect();
+    assert_eq!(ids, [first.welcome.worker_id.clone(), second.welcome.worker_id.clone()].into());
+    // The oldest was closed, perhaps after the first words of its server; the newest is open.
+    let _end = silent[0].read_to_end(&mut Vec::new()).await;
+    let newest = silent.last().expect("some");
+    let left = std::iter::repeat_with(|| newest.try_read(&mut [0; 64])).find(|read| !matches!(read, Ok(1..)));
+    assert!(left.is_some_and(|read| read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)));
 }
 
 #[tokio::test]
@@ -282,9 +313,7 @@ async fn the_largest_value_passes_through_a_small_window() {
     let work = worker.work().await;
     let large = format!("\"{}\"", "x".repeat((4 << 20) - 2));
     for sequence in 1..4 {
-        let item = format!("\"{}\"", "y".repeat(1 << 20));
-        let output = proto::Output { lease: work.lease.clone(), sequence, item };
-        worker.stream.say(from_worker::Message::Output(output)).await;
+        worker.output(&work.lease, sequence, &format!("\"{}\"", "y".repeat(1 << 20))).await;
     }
     worker.succeed(&work.lease, &large).await;
     let found = server.finished(&run).await;
@@ -402,6 +431,46 @@ async fn a_worker_that_returns_goes_on_with_what_it_performs() {
     worker.succeed(&work.lease, "\"after all\"").await;
     assert_eq!(server.finished(&run).await["result"], "after all");
     assert_eq!(server.engine.workers().len(), 1);
+}
+
+#[tokio::test]
+async fn items_are_answered_once_they_are_stored_and_kept_once_however_often_they_are_said() {
+    let (server, listening) = start().await;
+    let mut worker = Worker::connect(listening.address, &["train"]).await;
+    assert!(worker.welcome.answers_output);
+    let run = server.submit(json!({"task": "train"})).await;
+    let work = worker.work().await;
+    let mut returning = proto::Hello { worker_id: worker.welcome.worker_id.clone(), ..hello(&["train"]) };
+    returning.leases = vec![work.lease.clone().expect("a lease")];
+    let stored = async || {
+        let page = server.get(&format!("/api/v1/runs/{run}/output")).await.ok();
+        page["items"].as_array().expect("items").iter().map(|item| item["item"].clone()).collect::<Vec<_>>()
+    };
+    for sequence in 1..=3 {
+        worker.output(&work.lease, sequence, &sequence.to_string()).await;
+    }
+    worker.output_is_answered(&work.lease, 3).await;
+    assert_eq!(stored().await, [1, 2, 3]);
+    // The answer was lost with the link; what followed it, too. One that cannot be taken need not be said again either.
+    returning.key = worker.welcome.key.clone();
+    drop(worker);
+    let mut worker = Worker::connect_as(listening.address, returning.clone()).await;
+    for (sequence, item) in [(2, "2"), (3, "3"), (4, "4"), (5, "{no json"), (6, "6")] {
+        worker.output(&work.lease, sequence, item).await;
+    }
+    worker.output_is_answered(&work.lease, 6).await;
+    assert_eq!(stored().await, [1, 2, 3, 4, 6]);
+    returning.key = worker.welcome.key.clone();
+    drop(worker);
+    let mut worker = Worker::connect_as(listening.address, returning).await;
+    worker.output(&work.lease, 4, "4").await;
+    worker.output_is_answered(&work.lease, 6).await;
+    // Of one that counts nothing all is taken, and nothing answered.
+    worker.output(&work.lease, 0, "7").await;
+    worker.output(&work.lease, 0, "7").await;
+    worker.succeed(&work.lease, "\"done\"").await;
+    assert_eq!(server.finished(&run).await["result"], "done");
+    assert_eq!(stored().await, [1, 2, 3, 4, 6, 7, 7]);
 }
 
 #[tokio::test]

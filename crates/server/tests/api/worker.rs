@@ -260,9 +260,34 @@ impl Worker {
     }
 
     pub(crate) async fn ended_is_answered(&mut self, lease: &Option<proto::Lease>) {
-        match self.stream.hear().await {
-            Ok(from_server::Message::EndedAnswer(answer)) => assert_eq!(&answer.lease, lease),
-            other => panic!("{other:?} does not answer an end"),
+        loop {
+            match self.stream.hear().await {
+                Ok(from_server::Message::EndedAnswer(answer)) => return assert_eq!(&answer.lease, lease),
+                // What was streamed before is answered as well.
+                Ok(from_server::Message::OutputAnswer(_)) => {}
+                other => panic!("{other:?} does not answer an end"),
+            }
+        }
+    }
+
+    pub(crate) async fn output(&mut self, lease: &Option<proto::Lease>, sequence: u64, item: &str) {
+        let output = proto::Output { lease: lease.clone(), sequence, item: item.to_string() };
+        self.stream.say(from_worker::Message::Output(output)).await;
+    }
+
+    /// Waits until all items up to this one are answered.
+    pub(crate) async fn output_is_answered(&mut self, lease: &Option<proto::Lease>, through: u64) {
+        loop {
+            match self.stream.hear().await {
+                Ok(from_server::Message::OutputAnswer(answer)) => {
+                    assert_eq!(&answer.lease, lease);
+                    assert!(answer.sequence <= through, "{} was never said", answer.sequence);
+                    if answer.sequence == through {
+                        return;
+                    }
+                }
+                other => panic!("{other:?} answers no item"),
+            }
         }
     }
 

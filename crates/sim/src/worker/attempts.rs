@@ -45,7 +45,9 @@ impl Worker {
         };
         let fenced = self.mind().attempts.remove(&lease.token).is_none_or(|attempt| attempt.fenced);
         self.mind().beats.retain(|(token, _), _| *token != lease.token);
-        if !fenced {
+        if fenced {
+            self.mind().let_items_go(lease.token, u64::MAX);
+        } else {
             self.over(lease, how);
         }
         self.changed.notify_waiters();
@@ -69,6 +71,9 @@ impl Worker {
                 biased;
                 () = stopped, if !deaf => return Ended::Stopped,
                 () = slept => {}
+            }
+            if !self.stream(lease, script, product.nonce).await {
+                return Ended::Stopped;
             }
             if script.beats || script.progresses || script.checkpoints {
                 let reached = place as u64 + 1;

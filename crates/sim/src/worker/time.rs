@@ -59,6 +59,7 @@ impl Worker {
             (mind.known, mind.ttl, mind.says) = (None, None, None);
             mind.ended.clear();
             mind.beats.clear();
+            mind.items.clear();
             mind.attempts.values_mut().for_each(|attempt| (attempt.stop, attempt.fenced) = (true, true));
         }
         self.process.cut(self.shared.now());

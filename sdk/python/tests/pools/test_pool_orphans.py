@@ -1,7 +1,11 @@
 """Nothing of a pool outlives its server."""
 
+import fcntl
 import os
 import signal
+import struct
+import subprocess
+import sys
 import time
 import uuid
 
@@ -10,6 +14,8 @@ from trials import LONG, alive, kill, marked, spread, tell, trial_pool
 
 pytestmark = pytest.mark.real
 
+# Of Linux: a lock that belongs to an open file.
+F_OFD_SETLK = 37
 CONTAINMENTS = {"": "cgroup", "cgroup": "pid_namespace", "cgroup,namespace": "tree_walk"}
 
 
@@ -130,3 +136,26 @@ def test_a_server_that_is_asked_to_end_leaves_nothing(mark, trial):
     with_broods(server, mark)
     server.stop()
     assert not marked(mark)
+
+
+def test_what_a_server_left_is_ended_also_if_that_server_passed_for_alive_at_first(mark, trial):
+    server = start(trial, mark, size=1)
+    server.signal(signal.SIGTERM)
+    server._wait()
+    # As a server leaves it whose kernel has not let go of its lock yet.
+    nonce = uuid.uuid4().hex
+    folder = server.scratch / "data" / "pools" / nonce
+    (folder / "0").mkdir(parents=True)
+    environ = {"EVERBEAT_POOL_TAG": f"{nonce}-0", "TRIAL_MARK": mark}
+    orphan = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], env=environ)
+    with open(folder / "lock", "w") as lock:
+        fcntl.fcntl(lock, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        server.start()
+        server.ready(1)
+        time.sleep(1.5)
+        assert orphan.poll() is None
+        assert folder.exists()
+    server.until(lambda: orphan.poll() is not None, "its end")
+    server.until(lambda: not folder.exists(), "the end of its folder")
+    server.expect_line("processes that an earlier server had left were ended")
+    assert server.pool()["restarts"] == 0

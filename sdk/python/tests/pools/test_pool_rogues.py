@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from trials import LONG, alive, trial_pool
+from trials import LONG, alive, spread, tell, trial_pool
 
 pytestmark = pytest.mark.real
 
@@ -152,7 +152,7 @@ def test_a_flood_of_lines_takes_no_memory(trial, stream):
     server.ready(1, "loud")
     server.ready(1)
     with bounded(server):
-        run = server.submit("chatter", {"megabytes": 100 if LONG else 20, "stream": stream}, queue="loud")
+        run = server.submit("chatter", {"megabytes": 100, "stream": stream}, queue="loud")
         # Others are served meanwhile.
         server.worker_of(run)
         at = time.monotonic()
@@ -175,7 +175,35 @@ def test_a_stream_of_much_takes_no_memory(trial):
     server = trial(trial_pool(size=1))
     server.ready(1)
     with bounded(server):
-        assert server.wait(server.submit("stream", {"items": 100, "size": MEGABYTE}), 60).succeeded
+        assert server.wait(server.submit("stream", {"items": 100, "size": MEGABYTE - 2}), 60).succeeded
+
+
+def test_a_hundred_megabytes_of_items_and_of_lines_at_once_take_no_memory_and_hold_nobody_up(trial):
+    server = trial(trial_pool(size=1), trial_pool(name="loud", queues=["loud"], size=2))
+    server.ready(2, "loud")
+    server.ready(1)
+    items, size, begun = 200, MEGABYTE // 2, time.monotonic()
+    with bounded(server):
+        streams = server.submit("items", {"to": items, "size": size}, queue="loud")
+        shouts = server.submit("chatter", {"megabytes": 100, "stream": "stdout", "line": 16_000}, queue="loud")
+        answered = []
+        while not all(server.run(run)["state"] == "succeeded" for run in (streams, shouts)):
+            at = time.monotonic()
+            assert server.wait(server.submit("reply", {"value": 1})).unwrap() == 1
+            answered.append(time.monotonic() - at)
+            # The server prints what it hears, and the trial keeps what it prints.
+            server._lines.clear()
+            assert at - begun < 60, "it takes too long"
+    assert max(answered) < 5
+    assert [server.outcomes(run) for run in (streams, shouts)] == [["succeeded"]] * 2
+    assert server.pool("loud")["restarts"] == server.pool()["restarts"] == 0
+    # Of the items the newest are kept.
+    last = server.ask(f"runs/{streams}/output?limit=1")["last"]
+    assert last == items
+    newest = server.ask(f"runs/{streams}/output?after={last - 1}")["items"]
+    assert [item["item"] for item in newest] == [[items - 1, "i" * size]]
+    if LONG:
+        tell(replies=spread(answered), seconds=round(time.monotonic() - begun, 1))
 
 
 class bounded:  # noqa: N801 - used as a statement
@@ -196,5 +224,7 @@ class bounded:  # noqa: N801 - used as a statement
     def __exit__(self, kind, *_) -> None:
         self.over.set()
         self.thread.join()
+        if LONG:
+            tell(more_mib=(self.peak - self.before) // MEGABYTE, before_mib=self.before // MEGABYTE)
         if kind is None:
             assert self.peak - self.before < self.most, f"{(self.peak - self.before) // MEGABYTE} MiB more"

@@ -50,10 +50,14 @@ def trial_pool(**settings):
 class Trial(EverbeatServer):
     """A server, and what a trial asks of it."""
 
-    def __init__(self, *pools, config=None, env=None) -> None:
+    def __init__(self, *pools, config=None, env=None, token=None) -> None:
         config = {"store": {"url": "memory:"}, **(config or {}), "pool": list(pools)}
         super().__init__(config=config, env=env)
         self.scratch = Path(self.folder)
+        self.token = token
+
+    def client(self, **settings):
+        return super().client(**{"token": self.token, **settings})
 
     def ask(self, path, body=None, method=None):
         """What the server answers to a GET, or to a POST of the body."""
@@ -62,6 +66,8 @@ class Trial(EverbeatServer):
         path = path if path.startswith("/") else f"/api/v1/{path}"
         request = urllib.request.Request(f"{self.url}{path}", data, method=method)
         request.add_header("content-type", "application/json")
+        if self.token:
+            request.add_header("authorization", f"Bearer {self.token}")
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 

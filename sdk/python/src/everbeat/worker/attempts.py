@@ -161,6 +161,7 @@ class Attempt:
         self.fenced = True
         self.cancel()
         self.give_up()
+        self._outbox.forget(self.key)
         if self.is_over:
             self._attempts.forget(self)
 
@@ -254,6 +255,12 @@ class Attempts:
             attempt = self.find(answer.lease)
             if attempt is not None:
                 attempt.answered(answer)
+
+    def output_answered(self, answer: pb.OutputAnswer) -> None:
+        with self.lock:
+            attempt = self.find(answer.lease)
+            if attempt is not None:
+                self._outbox.items_answered(attempt.key, answer.sequence)
 
     def end_answered(self, answer: pb.EndedAnswer) -> None:
         with self.lock:

@@ -33,6 +33,10 @@ _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 # A server that takes longer to answer a hello is taken for one that does not.
 _WELCOME_SECONDS = 10.0
 
+# The same, where a server awaits the worker's return. Short: after a cut, a new dial gets through sooner than one whose
+# packets were lost, which are repeated at growing distances.
+_RETURN_SECONDS = 5.0
+
 # How long a worker that has said all waits for the server to close the connection.
 _GOODBYE_SECONDS = 2.0
 
@@ -91,8 +95,14 @@ class Link(threading.Thread):
         self._lag = vitals.LoopLag(loop)
         self._worker_id = ""
         self._key = b""
+        # Counts how often this worker has begun anew, and of which life the present hello is: the server that answers
+        # an earlier one awaits what that has shown, and this worker has given up.
+        self._lives = 0
+        self._hello_of = 0
         self._call: Optional[grpc.RpcContext] = None
         self._welcomed = False
+        # The connection was given up since no ping came.
+        self._quiet = False
         self._draining = False
         self._hurry = threading.Event()
         # When the connection is given up if nothing happens: no welcome, or no goodbye.
@@ -118,20 +128,30 @@ class Link(threading.Thread):
     def start_anew(self) -> None:
         """Forgets the server's lease on this worker and everything under it, and connects as a new worker."""
         self._pulse.restart()
-        self._attempts.fence_all()
-        self._worker_id, self._key = "", b""
+        with self._attempts.lock:
+            self._attempts.fence_all()
+            self._worker_id, self._key = "", b""
+            self._lives += 1
         self._hang_up()
 
     def check(self, now: float) -> Optional[float]:
         """Of the watchdog."""
-        give_up_at, cancel_at = self._give_up_at, self._cancel_at
+        give_up_at, cancel_at, quiet_at = self._give_up_at, self._cancel_at, self._quiet_at()
         if give_up_at is not None and now >= give_up_at:
             self._hang_up()
             give_up_at = now + _SHORTEST_PAUSE_SECONDS  # Unless the link has noticed by then.
         if cancel_at is not None and now >= cancel_at:
             self._cancel_at = cancel_at = None
             self._attempts.cancel_all()
-        return min((due for due in (give_up_at, cancel_at) if due is not None), default=None)
+        if quiet_at is not None and now >= quiet_at:
+            self._quiet = True
+            self._hang_up()
+            quiet_at = now + _SHORTEST_PAUSE_SECONDS  # As above.
+        return min((due for due in (give_up_at, cancel_at, quiet_at) if due is not None), default=None)
+
+    def _quiet_at(self) -> Optional[float]:
+        """When this connection is given up for another. A socket of this machine loses nothing."""
+        return self._pulse.quiet_at() if self._welcomed and self._call is not None and self._target.is_far() else None
 
     # Of this thread.
 
@@ -161,7 +181,9 @@ class Link(threading.Thread):
             if self._target.is_gone():
                 self._attempts.cancel_all()
                 emergency("server_gone")
-            if pause == _SHORTEST_PAUSE_SECONDS:
+            if self._quiet:
+                say(f"everbeat: no ping from {self._target}; connecting again")
+            elif pause == _SHORTEST_PAUSE_SECONDS:
                 say(f"everbeat: no connection to {self._target} ({status.name}: {details}); trying again")
             self._hurry.wait(pause * random.uniform(0.5, 1.0))
             self._hurry.clear()
@@ -173,8 +195,9 @@ class Link(threading.Thread):
 
     def _connect(self) -> Tuple[grpc.StatusCode, str]:
         """One connection from its beginning to its end."""
-        self._welcomed = False
-        self._give_up_at = clock.now() + _WELCOME_SECONDS
+        self._welcomed = self._quiet = False
+        returns = bool(self._worker_id) and self._target.is_far()
+        self._give_up_at = clock.now() + (_RETURN_SECONDS if returns else _WELCOME_SECONDS)
         generation = self._outbox.open()
         channel = self._target.channel()
         try:
@@ -207,21 +230,21 @@ class Link(threading.Thread):
     def _hello(self) -> pb.FromWorker:
         self._pulse.spoke()
         identity = self._identity
-        return pb.FromWorker(
-            hello=pb.Hello(
-                pool=identity.pool,
-                secret=identity.secret,
-                sdk=identity.sdk,
-                tasks=identity.tasks,
-                graphs=identity.graphs,
-                slots=identity.slots,
-                queues=identity.queues,
-                host=identity.host,
-                worker_id=self._worker_id,
-                key=self._key,
-                leases=self._attempts.leases(),
-            )
+        hello = pb.Hello(
+            pool=identity.pool,
+            secret=identity.secret,
+            sdk=identity.sdk,
+            tasks=identity.tasks,
+            graphs=identity.graphs,
+            slots=identity.slots,
+            queues=identity.queues,
+            host=identity.host,
         )
+        with self._attempts.lock:
+            self._hello_of = self._lives
+            hello.worker_id, hello.key = self._worker_id, self._key
+            hello.leases.extend(self._attempts.leases())
+        return pb.FromWorker(hello=hello)
 
     def _heard(self, message: pb.FromServer) -> bool:
         """Answers one message. False ends the connection: what came cannot come."""
@@ -237,6 +260,8 @@ class Link(threading.Thread):
         elif kind == "heartbeat_answer":
             self._attempts.answered(message.heartbeat_answer)
             self._finish_if_settled()
+        elif kind == "output_answer":
+            self._attempts.output_answered(message.output_answer)
         elif kind == "cancel":
             self._attempts.cancel(message.cancel)
             self._finish_if_settled()
@@ -254,15 +279,17 @@ class Link(threading.Thread):
     def _hear_welcome(self, welcome: pb.Welcome) -> bool:
         if not self._pulse.welcomed(welcome):
             return False
-        self._welcomed = True
-        self._give_up_at = None
-        self._worker_id, self._key = welcome.worker_id, welcome.key
         with self._attempts.lock:
+            if self._hello_of != self._lives:
+                return False
+            self._welcomed = True
+            self._give_up_at = None
+            self._worker_id, self._key = welcome.worker_id, welcome.key
             self._attempts.message_limit = welcome.message_limit
             again = self._attempts.unanswered()
             if self._draining:
                 again.insert(0, pb.FromWorker(draining=pb.Draining()))
-            self._outbox.welcome(again)
+            self._outbox.welcome(again, welcome.answers_output)
         if not self._identity.pool:
             say(f"everbeat: connected to {self._target}; performing {', '.join(self._identity.tasks) or 'nothing'}")
         self._wake_watchdog()

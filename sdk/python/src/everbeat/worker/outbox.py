@@ -7,6 +7,7 @@ from typing import Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tu
 
 from everbeat.worker import clock
 from everbeat.worker import worker_pb2 as pb
+from everbeat.worker.items import Items
 
 # Streamed items and log lines wait in this much room. A generator that finds none is held up, so that memory
 # stays flat whatever the task yields and however slowly the server reads.
@@ -23,7 +24,8 @@ class Outbox:
     """Messages on their way to the server, across connections.
 
     Three ways lead into it. Urgent messages (pongs) go before everything else and die with their connection.
-    The lane keeps the order of all that concerns attempts. Heartbeats wait beside the lane, one per attempt.
+    The lane keeps the order of all that concerns attempts. Heartbeats wait beside the lane, one per attempt. Streamed
+    items stay beside the lane, too, after they were sent, until the server has answered them.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,9 @@ class Outbox:
         self._urgent: Deque[pb.FromWorker] = deque()
         self._lane: Deque[pb.FromWorker] = deque()
         self._lane_bytes = 0
+        # The server answers streamed items: they are kept for the next connection until it has.
+        self._keeps_items = False
+        self._items: Dict[Key, Items] = {}
         self._beats: Dict[Key, pb.FromWorker] = {}
         self._beat_due: Dict[Key, float] = {}
         self._awaiting_room: List[concurrent.futures.Future[None]] = []
@@ -61,14 +66,18 @@ class Outbox:
                 return
             yield message
 
-    def welcome(self, again: Iterable[pb.FromWorker]) -> None:
-        """The server has answered the hello. ``again`` is what it may have missed: heartbeats that await an
-        answer, and endings."""
+    def welcome(self, again: Iterable[pb.FromWorker], answers_items: bool = False) -> None:
+        """The server has answered the hello. ``again`` is what it may have missed, besides streamed items: heartbeats
+        that await an answer, and endings."""
         with self._lock:
-            kept = [message for message in self._lane if not _is_said_again(message)]
+            self._keeps_items = answers_items
+            if not answers_items:
+                self._items.clear()
+            items = [message for kept in self._items.values() for message in kept]
+            waiting = [message for message in self._lane if not self._is_said_again(message)]
             self._lane.clear()
             self._lane_bytes = 0
-            for message in [*kept, *again]:
+            for message in [*waiting, *items, *again]:
                 self._append(message)
             self._welcomed = True
             self._changed.notify_all()
@@ -100,26 +109,28 @@ class Outbox:
     def offer(self, message: pb.FromWorker) -> bool:
         """Sends something in order if there is room."""
         with self._lock:
-            if self._is_full():
+            if self._has_no_room(message):
                 return False
             self._append(message)
+            self._keep(message)
             return True
 
     def put_with_room(self, message: pb.FromWorker, wanted: Callable[[], bool]) -> bool:
         """Sends something in order as soon as there is room; not if it is no longer wanted by then."""
         with self._lock:
-            while self._is_full() and wanted():
+            while self._has_no_room(message) and wanted():
                 self._room_made.wait()
             if not wanted():
                 return False
             self._append(message)
+            self._keep(message)
             return True
 
-    def room(self) -> "concurrent.futures.Future[None]":
-        """Done when there may be room, for those who must not block."""
+    def room(self, message: pb.FromWorker) -> "concurrent.futures.Future[None]":
+        """Done when there may be room for the message, for those who must not block."""
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
-            if self._is_full():
+            if self._has_no_room(message):
                 self._awaiting_room.append(future)
                 return future
         future.set_result(None)
@@ -141,9 +152,18 @@ class Outbox:
         with self._lock:
             self._flush(key)
 
-    def forget(self, key: Key) -> None:
-        """Drops what is known of an attempt that is over."""
+    def items_answered(self, key: Key, sequence: int) -> None:
+        """The server has stored all items of an attempt up to this one."""
         with self._lock:
+            items = self._items.get(key)
+            if items is not None:
+                items.answered(sequence)
+                self._wake_those_without_room()
+
+    def forget(self, key: Key) -> None:
+        """Drops what is kept of an attempt that is over, or that nobody awaits."""
+        with self._lock:
+            self._items.pop(key, None)
             self._beats.pop(key, None)
             self._beat_due.pop(key, None)
 
@@ -187,11 +207,21 @@ class Outbox:
         self._lane_bytes += message.ByteSize()
         self._changed.notify_all()
 
+    def _keep(self, message: pb.FromWorker) -> None:
+        if self._keeps_items and message.WhichOneof("message") == "output":
+            self._items.setdefault(_key(message), Items()).keep(message)
+
     def _flush(self, key: Key) -> None:
         message = self._beats.pop(key, None)
         if message is not None:
             self._beat_due[key] = clock.now() + BEAT_INTERVAL_SECONDS
             self._append(message)
+
+    def _has_no_room(self, message: pb.FromWorker) -> bool:
+        if self._is_full():
+            return True
+        items = self._items.get(_key(message)) if message.WhichOneof("message") == "output" else None
+        return items is not None and items.are_full()
 
     def _is_full(self) -> bool:
         return len(self._lane) >= ROOM or self._lane_bytes >= ROOM_BYTES
@@ -203,8 +233,14 @@ class Outbox:
                 future.set_result(None)
         self._awaiting_room.clear()
 
+    def _is_said_again(self, message: pb.FromWorker) -> bool:
+        """Whether this message is kept elsewhere until it is answered, and said again from there."""
+        kind = message.WhichOneof("message")
+        if kind == "output":
+            return self._keeps_items
+        return kind == "ended" or (kind == "heartbeat" and message.heartbeat.sequence > 0)
 
-def _is_said_again(message: pb.FromWorker) -> bool:
-    """Whether an attempt keeps this message until it is answered, and says it again by itself."""
-    kind = message.WhichOneof("message")
-    return kind == "ended" or (kind == "heartbeat" and message.heartbeat.sequence > 0)
+
+def _key(message: pb.FromWorker) -> Key:
+    """The attempt whose item this is."""
+    return message.output.lease.run_id, message.output.lease.attempt

@@ -118,14 +118,18 @@ class Performer:
             while True:
                 output = attempt.next_output(outcome.text_of(item, "a streamed item", limit))
                 try:
-                    while not self._outbox.offer(output):
-                        await asyncio.wrap_future(self._outbox.room())
+                    sent = self._outbox.offer(output)
+                    while not sent and attempt.is_wanted():
+                        await asyncio.wrap_future(self._outbox.room(output))
+                        sent = self._outbox.offer(output)
                     # A generator that never waits would keep the loop from everything else.
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    item = await items.athrow(Cancelled(f"run {attempt.run_id} was told to stop"))
-                else:
+                    sent = False
+                if sent:
                     item = await items.__anext__()
+                else:
+                    item = await items.athrow(Cancelled(f"run {attempt.run_id} was told to stop"))
         except StopAsyncIteration:
             return
         finally:

@@ -11,6 +11,9 @@ from everbeat.worker.ending import emergency, say
 # How long a worker of a pool tries to be welcomed for the first time: no server has told it its time to live.
 FIRST_TTL_SECONDS = 30.0
 
+# After so many intervals without a ping, and no less than this, something is wrong with the connection.
+_QUIET_INTERVALS, _SHORTEST_QUIET_SECONDS = 3, 1.0
+
 # Shares of the time that is vouched for. Work whose effects are not fenced is told to stop at the first; if it has not
 # at the second, the process ends. What is left is for timers of the kernel: see `everbeat.worker.guard`.
 _STOP_SHARE, _END_SHARE = 0.9, 0.95
@@ -29,6 +32,7 @@ class Pulse:
         self._lost = lost
         self._epoch: Optional[int] = None
         self._ttl = first_ttl
+        self._interval: Optional[float] = None
         self._heard = clock.now()
         self._warned = False
         # When this worker last said what the next ping answers: its hello, or a pong. That ping was sent later, however
@@ -48,6 +52,7 @@ class Pulse:
             if in_time:
                 self._epoch = welcome.epoch
                 self._ttl = welcome.worker_ttl_ms / 1000 or None
+                self._interval = welcome.ping_interval_ms / 1000 if self._ttl else None
                 self._hear()
         if not in_time:
             self._lost()
@@ -71,8 +76,17 @@ class Pulse:
     def restart(self) -> None:
         """The worker begins anew: nobody has given it a time to live, and nobody vouches for it."""
         with self._lock:
-            self._epoch = self._ttl = self._vouched = None
+            self._epoch = self._ttl = self._interval = self._vouched = None
             self._hear()
+
+    def quiet_at(self) -> Optional[float]:
+        """When a connection counts as broken unless a ping comes. Never, if the server sends none, or if there would
+        not be as much time again to connect anew."""
+        with self._lock:
+            if self._interval is None or self._ttl is None:
+                return None
+            quiet = max(_QUIET_INTERVALS * self._interval, _SHORTEST_QUIET_SECONDS)
+            return self._heard + quiet if 2 * quiet <= self._ttl else None
 
     def check(self, now: float) -> Optional[float]:
         """Of the watchdog: does what is due, and says when the next thing will be."""

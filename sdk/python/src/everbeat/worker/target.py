@@ -48,6 +48,10 @@ class Target:
             return grpc.secure_channel(self.address, credentials, options=options)
         return grpc.insecure_channel(self.address, options=options)
 
+    def is_far(self) -> bool:
+        """Whether a network lies between, which may lose what is sent."""
+        return self.socket_path is None
+
     def is_gone(self) -> bool:
         """Whether certainly nobody listens on the Unix socket. Of an address nothing is certain."""
         if self.socket_path is None:

@@ -1,4 +1,4 @@
-# Made by scripts/stubs from worker.proto with sha256 032f32e925ed75ff7e61d6ab4252bc30cd28c59d24e19fe7b0258fbe8e8512e6
+# Made by scripts/stubs from worker.proto with sha256 4642d9a7ece0c37b5b143de880639b0824b7c2c0f10f4d8ca855eaa35a52c421
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -28,7 +28,7 @@ class FromWorker(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ...) -> None: ...
 
 class FromServer(_message.Message):
-    __slots__ = ("welcome", "ping", "work", "heartbeat_answer", "cancel", "drain", "ended_answer", "dump")
+    __slots__ = ("welcome", "ping", "work", "heartbeat_answer", "cancel", "drain", "ended_answer", "dump", "output_answer")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class FromServer(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     ENDED_ANSWER_FIELD_NUMBER: _ClassVar[int]
     DUMP_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_ANSWER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     ping: Ping
     work: Work
@@ -45,7 +46,8 @@ class FromServer(_message.Message):
     drain: Drain
     ended_answer: EndedAnswer
     dump: Dump
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., heartbeat_answer: _Optional[_Union[HeartbeatAnswer, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., ended_answer: _Optional[_Union[EndedAnswer, _Mapping]] = ..., dump: _Optional[_Union[Dump, _Mapping]] = ...) -> None: ...
+    output_answer: OutputAnswer
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., heartbeat_answer: _Optional[_Union[HeartbeatAnswer, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., ended_answer: _Optional[_Union[EndedAnswer, _Mapping]] = ..., dump: _Optional[_Union[Dump, _Mapping]] = ..., output_answer: _Optional[_Union[OutputAnswer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("pool", "secret", "sdk", "tasks", "slots", "queues", "worker_id", "leases", "graphs", "host", "key")
@@ -74,20 +76,22 @@ class Hello(_message.Message):
     def __init__(self, pool: _Optional[str] = ..., secret: _Optional[str] = ..., sdk: _Optional[str] = ..., tasks: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., worker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., graphs: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("worker_id", "epoch", "ping_interval_ms", "worker_ttl_ms", "key", "message_limit")
+    __slots__ = ("worker_id", "epoch", "ping_interval_ms", "worker_ttl_ms", "key", "message_limit", "answers_output")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PING_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     ping_interval_ms: int
     worker_ttl_ms: int
     key: bytes
     message_limit: int
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ..., worker_ttl_ms: _Optional[int] = ..., key: _Optional[bytes] = ..., message_limit: _Optional[int] = ...) -> None: ...
+    answers_output: bool
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ..., worker_ttl_ms: _Optional[int] = ..., key: _Optional[bytes] = ..., message_limit: _Optional[int] = ..., answers_output: bool = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("sequence", "epoch", "vouched_ms")
@@ -204,6 +208,14 @@ class Output(_message.Message):
     sequence: int
     item: str
     def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., sequence: _Optional[int] = ..., item: _Optional[str] = ...) -> None: ...
+
+class OutputAnswer(_message.Message):
+    __slots__ = ("lease", "sequence")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    lease: Lease
+    sequence: int
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("lease", "level", "text")

@@ -111,7 +111,8 @@ class Rogue:
         print("heard after the cancel", flush=True)
 
     def flood(self, lease, megabytes, kind="output"):
-        text = json.dumps("o" * (1 << 20))
+        # As large as an item may be.
+        text = json.dumps("o" * ((1 << 20) - 2))
         for sequence in range(megabytes):
             if kind == "output":
                 message = pb.FromWorker(output=pb.Output(lease=lease, sequence=sequence + 1, item=text))

@@ -141,6 +141,28 @@ def stream(ctx, items, size):
         yield "z" * size
 
 
+@app.task
+def items(ctx, to, pause=0.0, size=0):
+    """Streams numbers, each with some text."""
+    for number in range(to):
+        yield [number, "i" * size]
+        time.sleep(pause)
+    return ctx.attempt
+
+
+@app.task
+def tread(ctx, path):
+    """Leaves a mark with its time for as long as it may go on: its attempt, and the machine's clock."""
+    ctx.heartbeat(note="begun")
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while not ctx.cancelled:
+        os.write(fd, f"{ctx.attempt} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n".encode())
+        if Path(path + ".enough").exists():
+            return ctx.attempt
+        time.sleep(0.005)
+    raise everbeat.Cancelled("as told")
+
+
 _SLEEPER = "import signal,sys,time; {ignore}; time.sleep(600)"
 _IGNORE = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]"
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -119,7 +120,14 @@ def apart(name, workers, options):
     command = [sys.executable, __file__, "--redis", options.redis, "--postgres", options.postgres, "--system", name]
     command += ["--workers", str(workers), "--tasks", str(options.tasks), "--submits", str(options.submits)]
     command += ["--latencies", str(options.latencies)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            answer = child.communicate()[0]
+        finally:
+            child.terminate()  # The child ends what it has started, also when this process is told to end.
+    if child.returncode != 0:
+        sys.exit(f"{name} with {workers} workers could not be measured")
+    return json.loads(answer)
 
 
 def medians(rounds):
@@ -171,6 +179,7 @@ def main():
     parser.add_argument("--latencies", type=int, default=200, help="tasks that the latency is measured with")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured; the medians are told")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if options.tasks < 500 or options.tasks % 500:
         parser.error(f"--tasks {options.tasks}: give a multiple of 500, the size of a batch")
     if options.system:

@@ -276,7 +276,8 @@ pub(crate) enum Command {
     /// Check the configuration and show what is in force
     Config(ConfigArgs),
     /// Measure a server on this machine, on SQLite and on PostgreSQL; prints JSON
-    #[command(after_help = "Example:\n  everbeat bench --postgres postgres://postgres@127.0.0.1:5432/postgres\n\n\
+    #[command(after_help = "Examples:\n  everbeat bench --postgres postgres://postgres@127.0.0.1:5432/postgres\n  \
+        everbeat bench --no-sqlite --jobs 0 --python venv/bin/python    pools and links only\n\n\
         The database may be one in use: the measurement keeps to schemas of its own and drops them at the end.")]
     Bench(crate::bench::BenchArgs),
     /// Print a completion script for a shell

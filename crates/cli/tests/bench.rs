@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 fn bench(place: &Path, jobs: &str) -> Child {
     let mut command = client();
-    command.args(["bench", "--no-sqlite", "--jobs", jobs]).env("TMPDIR", place);
+    command.args(["bench", "--no-sqlite", "--links", "0", "--jobs", jobs]).env("TMPDIR", place);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts")
 }
 
@@ -99,4 +99,34 @@ fn a_measurement_of_jobs_that_is_interrupted_leaves_nothing_behind() {
     seen.extend(watch(&mut child, place.path(), usize::MAX));
     assert_eq!(child.wait().expect("the binary ends").code(), Some(128 + 2));
     assert_nothing_left(place.path(), &seen);
+}
+
+#[test]
+fn a_measurement_of_links_answers_their_pings_and_leaves_nothing_behind() {
+    let place = TempDir::new().expect("a temporary folder");
+    let mut command = client();
+    command.args(["bench", "--no-sqlite", "--jobs", "0", "--links", "20", "--link-seconds", "1"]);
+    let output = command.env("TMPDIR", place.path()).output().expect("the binary ends");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--python PATH names an interpreter"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let links = &report["pools"]["links"];
+    assert_eq!((&links["links"], &links["ping_interval_ms"]), (&20.into(), &2000.into()));
+    assert!(links["round_trip_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{links}");
+    until(LONG, "the end of all processes", || processes(place.path()).is_empty().then_some(()));
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_interpreter_that_cannot_be_used_is_named() {
+    for (python, expected) in [("/nowhere/python", "cannot be run"), ("false", "ended without a word")] {
+        let mut command = client();
+        command.args(["bench", "--no-sqlite", "--jobs", "0", "--links", "0", "--python", python]);
+        let output = command.output().expect("the binary ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("--python {python}: it {expected}")), "{said}");
+        assert!(said.contains("pip install everbeat"), "{said}");
+    }
 }

@@ -96,7 +96,8 @@ class Connection:
                 message = pb.FromWorker.FromString(data)
                 kind = message.WhichOneof("message")
                 (self.pongs if kind == "pong" else self._inbox).put(getattr(message, kind))
-                self.reading.wait()
+                if kind != "pong":  # One that comes between would be read in place of what a test waits for.
+                    self.reading.wait()
         except Exception:
             pass  # The stream was cut.
         self._inbox.put(_END)

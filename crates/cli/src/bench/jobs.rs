@@ -1,6 +1,7 @@
 //! Detached jobs of a real server process, which is killed and started again under them.
 
 use super::load::{Client, now, pause};
+use super::process::Server;
 use super::{Percentiles, interrupt, percentiles};
 use crate::exit::Failure;
 use everbeat_engine::Fenced;
@@ -9,9 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -52,7 +51,7 @@ pub(crate) fn drive(jobs: usize) -> Result<JobFigures, Failure> {
 }
 
 fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
-    let mut server = Server::start(data_dir, jobs)?;
+    let mut server = start(data_dir, jobs)?;
     let begun = now();
     let mut ids = Vec::with_capacity(jobs);
     for _ in 0..jobs {
@@ -73,7 +72,7 @@ fn measure(data_dir: &Path, jobs: usize) -> Result<JobFigures, Failure> {
 
     server.kill();
     let begun = now();
-    let server = Server::start(data_dir, jobs)?;
+    let server = start(data_dir, jobs)?;
     let (status, restarted) = loop {
         interrupt::check()?;
         let status = server.client.get("/api/admin/recovery/jobs/status")?;
@@ -160,46 +159,9 @@ fn memory(process: Pid) -> Option<(f64, f64)> {
     Some((of("Private_Clean:")? + of("Private_Dirty:")?, of("Anonymous:")?))
 }
 
-struct Server {
-    client: Client,
-    child: Child,
-}
-
-impl Server {
-    fn start(data_dir: &Path, slots: usize) -> Result<Server, Failure> {
-        let listen = data_dir.join("listen");
-        let _there_may_be_none = std::fs::remove_file(&listen);
-        let exe = std::env::current_exe().map_err(|error| fail(&error))?;
-        let mut command = Command::new(exe);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir);
-        command.env("EVERBEAT_JOBS__SLOTS", slots.to_string()).env("EVERBEAT_JOBS__CHECK_INTERVAL", "1s");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ctrl-C in a terminal is for the measurement, which ends its server itself.
-        command.process_group(0);
-        let child = command.spawn().map_err(|error| fail(&error))?;
-        let begun = now();
-        let address = loop {
-            match std::fs::read_to_string(&listen) {
-                Ok(address) => break address.trim().to_string(),
-                Err(error) if begun.elapsed() > Duration::from_secs(30) => return Err(fail(&error)),
-                Err(_) => pause(LOOK),
-            }
-        };
-        let client = Client::new(&format!("http://{address}"));
-        client.ready()?;
-        Ok(Server { client, child })
-    }
-
-    fn kill(&mut self) {
-        let _it_may_be_gone = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
+fn start(data_dir: &Path, slots: usize) -> Result<Server, Failure> {
+    let settings = [("EVERBEAT_JOBS__SLOTS", slots.to_string()), ("EVERBEAT_JOBS__CHECK_INTERVAL", "1s".to_string())];
+    Server::start(data_dir, &settings, None)
 }
 
 /// Ends every job, with all its processes and its cgroup. A shim that was just starting may hold its lock at one look and

@@ -6,12 +6,15 @@ mod interrupt;
 mod jobs;
 mod load;
 mod place;
+mod pools;
+mod process;
 mod singles;
 
 use crate::exit::{self, Failure};
 use graphs::GraphFigures;
 use jobs::JobFigures;
 use place::Place;
+use pools::{PoolArgs, PoolFigures};
 use serde::Serialize;
 use singles::SingleFigures;
 use std::time::Duration;
@@ -40,6 +43,8 @@ pub(crate) struct BenchArgs {
     /// Runs that are performed at once
     #[arg(long, default_value_t = 4000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     slots: u64,
+    #[command(flatten)]
+    pools: PoolArgs,
 }
 
 /// One store's figures.
@@ -93,6 +98,8 @@ struct Report {
     stores: Vec<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<JobFigures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pools: Option<PoolFigures>,
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
@@ -115,8 +122,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
             Some(jobs::drive(jobs)?)
         }
     };
+    let pools = pools::drive(&args.pools, args.latency_runs)?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores, jobs };
+    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores, jobs, pools };
     let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::server(error.to_string(), ""))?;
     println!("{text}");
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -147,7 +147,8 @@ pub(super) fn framed(message: &impl Message) -> Bytes {
     let mut frame = BytesMut::with_capacity(PREFIX + length);
     frame.put_u8(0);
     frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    frame.put_slice(&message.encode_to_vec());
+    // Only a buffer of a fixed size can be too small.
+    let _it_fits = message.encode(&mut frame);
     frame.freeze()
 }
 

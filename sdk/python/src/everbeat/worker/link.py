@@ -256,7 +256,9 @@ class Link(threading.Thread):
             self._wake_watchdog()
         elif kind == "work":
             self._take(message.work)
-            self._wake_watchdog()
+            if message.work.stop_when_isolated:
+                # Nothing else about work is ever due: to wake a thread for each would cost more than the rest.
+                self._wake_watchdog()
         elif kind == "heartbeat_answer":
             self._attempts.answered(message.heartbeat_answer)
             self._finish_if_settled()

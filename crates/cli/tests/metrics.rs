@@ -57,6 +57,26 @@ fn a_fresh_server_shows_every_family_with_its_meaning() {
 }
 
 #[test]
+fn the_figures_of_workers_are_zero_before_there_is_one() {
+    let server = Server::start(Options::default());
+    let metrics = server.get("/metrics");
+    let shown: BTreeSet<&str> = metrics.as_str().unwrap().lines().collect();
+    for figure in [
+        "everbeat_worker_pings_total",
+        "everbeat_worker_pongs_total",
+        "everbeat_worker_pings_missed_total",
+        "everbeat_worker_round_trip_seconds_count",
+        "everbeat_worker_restarts_total{pool=\"\"}",
+        "everbeat_worker_cleanup_seconds_count",
+        "everbeat_worker_orphans_total",
+        "everbeat_watchdog_activations_total",
+        "everbeat_workers{pool=\"\",state=\"ready\"}",
+    ] {
+        assert!(shown.contains(&*format!("{figure} 0")), "{figure} in {shown:?}");
+    }
+}
+
+#[test]
 fn every_figure_that_an_alert_asks_for_is_there_with_those_labels() {
     let server = Server::start(Options::default());
     let metrics = server.get("/metrics");

@@ -153,6 +153,13 @@ pub const FAMILIES: &[Family] = &[
         "Replicas and shims that were silent, suspected, and heard of again",
         Each("subject", watched),
     ),
+    Family {
+        name: "everbeat_uptime_seconds",
+        kind: Kind::Gauge,
+        unit: Unit::Seconds,
+        help: "For how long this server has answered",
+        series: Read(&[]),
+    },
     counter("everbeat_verdicts_total", "Judgements of this replica", Rows(&["judgement", "reason"], verdicts)),
     counter(
         "everbeat_watchdog_activations_total",
@@ -173,8 +180,18 @@ pub const FAMILIES: &[Family] = &[
     counter("everbeat_worker_exits_total", "Worker processes that ended", Each("reason", exits)),
     counter("everbeat_worker_orphans_total", "Processes of pools that a dead server had left behind", One),
     counter("everbeat_worker_ping_timeouts_total", "Workers that did not answer for longer than ping_timeout", One),
+    counter(
+        "everbeat_worker_pings_missed_total",
+        "Times that ping_interval passed and the pong that a worker owed had not come",
+        One,
+    ),
     counter("everbeat_worker_pings_total", "Pings sent to workers", One),
     counter("everbeat_worker_pongs_total", "Pings that workers answered", One),
+    counter(
+        "everbeat_worker_restarts_total",
+        "Workers of a pool that ended although nobody had asked them to, and were replaced",
+        Read(&["pool"]),
+    ),
     seconds("everbeat_worker_round_trip_seconds", SHORT, "Time from a ping to its pong", One),
     counter("everbeat_worker_starts_total", "Worker processes that were started", One),
     seconds("everbeat_worker_startup_seconds", LONG, "Time from the start of a worker to its hello", One),

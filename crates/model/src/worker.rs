@@ -1,7 +1,12 @@
 //! What a worker process is judged to be, from the signs that it gives. Pure: who watches hands in what was seen.
 
+mod looks;
+
+pub use looks::Looks;
+
 use crate::spelled::spelled;
 use crate::time::BootInstant;
+use looks::LEAST_LOOKS;
 use std::time::Duration;
 
 spelled! {
@@ -54,19 +59,20 @@ pub struct Silence {
     pub seen: Option<Seen>,
 }
 
-/// What a process did, over all looks since the worker was last heard.
+/// What a process did, by the latest looks since the worker was last heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Seen {
     pub looks: u32,
-    /// Looks that found it stopped; the last one did if `stopped_now`.
-    pub stopped: u32,
+    /// The last look found it stopped.
     pub stopped_now: bool,
     /// For how long, as far as it was seen.
     pub stopped_for: Duration,
     /// Looks that found it on a processor, or waiting for one, or blocked in the kernel.
     pub wanting: u32,
-    /// CPU time that it took meanwhile.
+    /// CPU time that it took from the first of these looks to the last.
     pub cpu: Duration,
+    /// How long that was.
+    pub over: Duration,
 }
 
 /// What to do about a silent worker.
@@ -76,10 +82,8 @@ pub enum Sentence {
     End,
 }
 
-/// CPU time above this share of the silence means that a worker computes.
+/// CPU time above this share of the time means that a worker computes.
 const COMPUTES: f64 = 0.02;
-/// Before so many looks nobody is called hung.
-const LEAST_LOOKS: u32 = 3;
 
 impl Silence {
     /// Whether it has lasted long enough to be judged.
@@ -99,7 +103,7 @@ impl Silence {
         }
         match self.seen {
             Some(seen) if seen.looks < LEAST_LOOKS => Class::Suspect,
-            Some(seen) if seen.cpu.as_secs_f64() >= self.lasted.as_secs_f64() * COMPUTES => Class::Busy,
+            Some(seen) if seen.cpu.as_secs_f64() >= seen.over.as_secs_f64() * COMPUTES => Class::Busy,
             Some(seen) if seen.wanting > 0 => Class::Starved,
             Some(_) => Class::Hung,
             // Of a worker elsewhere nobody can tell whether it computes.
@@ -217,7 +221,7 @@ mod tests {
     }
 
     fn seen(looks: u32, wanting: u32, cpu_ms: u64) -> Option<Seen> {
-        Some(Seen { looks, wanting, cpu: Duration::from_millis(cpu_ms), ..Seen::default() })
+        Some(Seen { looks, wanting, cpu: Duration::from_millis(cpu_ms), over: S * looks, ..Seen::default() })
     }
 
     #[test]
@@ -225,7 +229,7 @@ mod tests {
         let silent = |lasted, missed, seen| Silence { lasted: S * lasted, missed, transport: true, seen };
         let stopped = |looks: u32| {
             let stopped_for = S * looks;
-            Some(Seen { looks, stopped: looks, stopped_now: true, stopped_for, ..Seen::default() })
+            Some(Seen { looks, stopped_now: true, stopped_for, ..Seen::default() })
         };
         let cases = [
             (silent(1, 0, seen(1, 0, 0)), Class::Alive, Sentence::Wait),
@@ -235,7 +239,8 @@ mod tests {
             (silent(11, 5, seen(11, 0, 0)), Class::Hung, Sentence::End),
             (silent(11, 5, seen(2, 0, 0)), Class::Suspect, Sentence::Wait),
             (silent(11, 5, seen(11, 11, 10_900)), Class::Busy, Sentence::Wait),
-            (silent(600, 300, seen(600, 600, 599_000)), Class::Busy, Sentence::Wait),
+            (silent(600, 300, seen(11, 11, 10_900)), Class::Busy, Sentence::Wait),
+            (silent(600, 300, seen(11, 0, 0)), Class::Hung, Sentence::End),
             (silent(11, 5, seen(11, 3, 20)), Class::Starved, Sentence::Wait),
             (silent(11, 5, stopped(11)), Class::Stopped, Sentence::Wait),
             (silent(31, 15, stopped(31)), Class::Stopped, Sentence::End),
@@ -245,6 +250,26 @@ mod tests {
         for (silence, class, sentence) in cases {
             assert_eq!(class_of(silence), (class, sentence), "{silence:?}");
         }
+    }
+
+    #[test]
+    fn one_that_computed_for_long_and_then_does_nothing_is_hung_a_timeout_later() {
+        let mut looks = Looks::new(patience().ping_timeout);
+        let mut classes = Vec::new();
+        for second in 1..=700_u32 {
+            let computed = S * second.min(600);
+            looks.add(BootInstant(S * second), computed, second < 600);
+            let seen = Some(looks.seen());
+            let silence = Silence { lasted: S * second, missed: second / 2, transport: true, seen };
+            let (class, _) = class_of(silence);
+            if classes.last().is_none_or(|(_, before)| *before != class) {
+                classes.push((second, class));
+            }
+        }
+        let (hung, last) = classes.pop().expect("a class");
+        assert_eq!(last, Class::Hung, "{classes:?}");
+        assert!((610..=614).contains(&hung), "{hung}");
+        assert!(classes.iter().all(|(second, class)| *second < 10 || *class == Class::Busy), "{classes:?}");
     }
 
     #[test]

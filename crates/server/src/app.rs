@@ -16,6 +16,7 @@ pub(crate) struct App(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
+    pub(crate) started: BootInstant,
     pub(crate) guard: Guard,
     pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) config: Config,
@@ -32,6 +33,7 @@ impl App {
     pub(crate) fn new(engine: Engine, config: Config, closing: watch::Receiver<bool>) -> App {
         let connections = config.connections;
         App(Arc::new(Shared {
+            started: engine.env().boot(),
             engine,
             guard: Guard::new(&config),
             rate_limit: config.rate_limit.map(RateLimit::new),

@@ -88,6 +88,8 @@ async fn now(app: &App, text: &mut String) {
     let engine = &app.engine;
     show(text, "everbeat_slots", [(String::new(), engine.settings().slots)]);
     show(text, "everbeat_slots_taken", [(String::new(), engine.slots_taken())]);
+    show(text, "everbeat_uptime_seconds", [(String::new(), engine.env().boot().since(app.started).as_secs_f64())]);
+    show(text, "everbeat_worker_restarts_total", restarts(engine));
     show(text, "everbeat_workers", workers(engine));
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());
@@ -138,6 +140,12 @@ fn workers(engine: &Engine) -> Vec<(String, usize)> {
         states.into_iter().map(move |(state, count)| (format!("pool=\"{name}\",state=\"{state}\""), count))
     };
     pools.into_iter().flat_map(lines).collect()
+}
+
+/// By pool, as in [`workers`]. Nobody here replaces workers of no pool.
+fn restarts(engine: &Engine) -> Vec<(String, u64)> {
+    let pools = engine.pools().into_iter().map(|pool| (pool.name, pool.restarts)).chain([(String::new(), 0)]);
+    pools.map(|(pool, restarts)| (format!("pool=\"{}\"", escaped(&pool)), restarts)).collect()
 }
 
 fn by_age(queues: &[Queue], ages: &BTreeMap<String, Duration>) -> Vec<(String, f64)> {

@@ -287,7 +287,7 @@ async fn a_claim_that_races_a_burial_leaves_nothing_stranded() {
     burial.execute("update replica set state = 'dead' where id = $1", &[&replica.0]).await.expect("bury");
     let claimed = store.claim(steps::claim(replica, 1)).await.expect("claim");
     burial.commit().await.expect("commit");
-    let orphaned = store.held(Which::Orphaned(10)).await.expect("held");
+    let orphaned = store.held(Which::Orphaned(None, 10)).await.expect("held");
     assert_eq!(orphaned.len(), claimed.len(), "what the dead replica still took is found");
     assert!(store.claim(steps::claim(replica, 1)).await.expect("claim").is_empty(), "the dead take no more");
     let rescued = store.settle(claimed.iter().map(steps::rescue).collect()).await.expect("rescue");

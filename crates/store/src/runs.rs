@@ -154,8 +154,8 @@ pub struct Promoted {
 
 #[derive(Clone, Debug)]
 pub enum Which {
-    /// Whose replica is dead, left or unknown, but for detached ones; at most this many.
-    Orphaned(usize),
+    /// Whose replica is dead, left or unknown, but for detached ones; by run id after the one given, at most this many.
+    Orphaned(Option<RunId>, usize),
     /// Detached ones whose replica is dead, left or unknown, by run id after the one given; at most this
     /// many.
     Detached(Option<RunId>, usize),

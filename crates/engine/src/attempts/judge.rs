@@ -43,13 +43,13 @@ pub(crate) async fn run(life: Arc<Life>) {
         let lag = asked.filter(|asked| now > *asked).map_or(Duration::ZERO, |asked| now.since(asked));
         let renewed = life.pulse().renewed;
         if isolation.is_some() && now >= renewed + life.core.settings.renew_deadline() {
-            stop_isolated(&life, now).await;
+            stop_isolated(&life, now);
             stopped_after = Some(renewed);
         }
         let due = life.table().take_due(now);
         for work in due {
             match judgement(&work, now, lag) {
-                Some((conclusion, stop)) => condemn(&life, &work, conclusion, stop).await,
+                Some((conclusion, stop)) => condemn(&life, &work, conclusion, stop),
                 None => work.kill_if_over(now),
             }
             if let Some(at) = work.next_check() {
@@ -144,7 +144,7 @@ fn judgement(work: &Work, now: BootInstant, lag: Duration) -> Option<(Conclusion
 }
 
 /// Settles the attempt as judged and stops its performer, which keeps its slot until it has ended.
-async fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, stopping: Stopping) {
+fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, stopping: Stopping) {
     let now = match work.condemn(conclusion) {
         Condemned::Already => return,
         Condemned::AfterItsEnd => None,
@@ -159,11 +159,11 @@ async fn condemn(life: &Arc<Life>, work: &Arc<Work>, conclusion: Conclusion, sto
         }
     }
     if let Some(conclusion) = now {
-        life.settle(work, conclusion).await;
+        life.settle(work, conclusion);
     }
 }
 
-async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
+fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
     let renewed = life.pulse().renewed;
     let all = life.table().all();
     for work in all.iter().filter(|work| work.terms.isolation && !work.vital().decided) {
@@ -173,7 +173,7 @@ async fn stop_isolated(life: &Arc<Life>, now: BootInstant) {
             "renew_deadline_ms": millis(life.core.settings.renew_deadline()),
         });
         let judged = Conclusion::lost(Reason::Isolated, "stopped: its replica could not renew in time", evidence);
-        condemn(life, work, judged, Stopping::AtOnce).await;
+        condemn(life, work, judged, Stopping::AtOnce);
     }
 }
 

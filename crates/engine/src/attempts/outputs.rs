@@ -206,7 +206,7 @@ async fn write(life: &Life, mut open: BTreeMap<Token, Arc<Work>>, held: &mut Hel
                 most = (most * 2).min(BATCH);
                 for (answer, (work, piece)) in answers.into_iter().zip(batch) {
                     if answer == Signed::Fenced {
-                        fence::one(life, &work).await;
+                        fence::one(life, &work);
                     }
                     answered(life, &work, &piece, answer);
                     open.insert(work.token(), work);

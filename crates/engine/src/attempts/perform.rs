@@ -78,7 +78,7 @@ impl Life {
             None => work.take_sentence(),
         };
         if let Some(conclusion) = counts {
-            self.settle(&work, conclusion).await;
+            self.settle(&work, conclusion);
         }
         if concluded {
             crew.performer.afterwards(&work).await;
@@ -89,9 +89,8 @@ impl Life {
     }
 
     /// Hands the ending of an attempt to the settling loop.
-    pub(crate) async fn settle(&self, work: &Arc<Work>, conclusion: Conclusion) {
-        // The channel has a place for every slot; it is only ever closed when this life is over.
-        let _life_is_over = self.endings.send(Unstored::new(work.clone(), conclusion)).await;
+    pub(crate) fn settle(&self, work: &Arc<Work>, conclusion: Conclusion) {
+        let _life_is_over = self.endings.send(Unstored::new(work.clone(), conclusion));
     }
 
     /// The last sign of life of an attempt: its own, or its replica's.

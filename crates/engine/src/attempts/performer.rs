@@ -90,6 +90,21 @@ pub trait Performer: Send + Sync {
         Vec::new()
     }
 
+    /// What people call such a run, as `job`; none: a run of its task.
+    fn noun(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether nothing can be seen of an attempt for a while after its claim: until then the attempt is starting.
+    fn starts_unseen(&self) -> bool {
+        false
+    }
+
+    /// After how much silence this performer itself judges an attempt, if it does so.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
     /// Why this performer begins nothing now, and what a person can do about it.
     fn hindrance(&self, _env: &dyn Env) -> Option<Hindrance> {
         None

@@ -52,7 +52,7 @@ impl Unstored {
     }
 }
 
-pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::Receiver<Unstored>) {
+pub(crate) async fn run(life: Arc<Life>, mut endings: mpsc::UnboundedReceiver<Unstored>) {
     let mut settler = Settler { stored_at: life.core.env.boot(), life, waiting: Vec::new(), held: Vec::new() };
     let mut pause = FIRST_PAUSE;
     loop {
@@ -91,7 +91,7 @@ struct Settler {
 
 impl Settler {
     /// Waits until there is something to write. False when nothing will ever come.
-    async fn receive(&mut self, endings: &mut mpsc::Receiver<Unstored>) -> bool {
+    async fn receive(&mut self, endings: &mut mpsc::UnboundedReceiver<Unstored>) -> bool {
         if !self.waiting.is_empty() {
             return true;
         }

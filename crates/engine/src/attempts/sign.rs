@@ -182,7 +182,7 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut H
                 most = (most * 2).min(BATCH);
                 for (answer, pending) in answers.into_iter().zip(batch) {
                     held.pause = if pending.checkpoint.is_some() { FIRST_HOLD } else { held.pause };
-                    answered(life, answer, pending).await;
+                    answered(life, answer, pending);
                 }
             }
             Err(error) if error.may_be_content() && batch.len() > 1 => {
@@ -192,7 +192,7 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut H
             }
             Err(error) if error.may_be_content() => {
                 for sign in batch {
-                    alone(life, sign, &error, held).await;
+                    alone(life, sign, &error, held);
                 }
             }
             Err(error) => {
@@ -206,10 +206,10 @@ async fn write(life: &Life, pending: &mut BTreeMap<Token, Pending>, held: &mut H
 }
 
 /// Handles a sign that cannot be stored although it stands alone, so that it holds back no other.
-async fn alone(life: &Life, sign: Pending, error: &StoreError, held: &mut Held) {
+fn alone(life: &Life, sign: Pending, error: &StoreError, held: &mut Held) {
     if error.class() == Class::Bug {
         tracing::error!(%error, "a checkpoint cannot be stored");
-        answered(life, Signed::Unstorable, sign).await;
+        answered(life, Signed::Unstorable, sign);
     } else if sign.checkpoint.is_some() {
         held.hold(life, sign, error);
     } else {
@@ -243,7 +243,7 @@ impl Pending {
     }
 }
 
-async fn answered(life: &Life, answer: Signed, pending: Pending) {
+fn answered(life: &Life, answer: Signed, pending: Pending) {
     let answer = match answer {
         Signed::Accepted { cancel_asked } => {
             if cancel_asked && pending.work.ask_cancel(life.core.env.boot()) {
@@ -253,7 +253,7 @@ async fn answered(life: &Life, answer: Signed, pending: Pending) {
         }
         Signed::Unstorable => Err(Stop::Unstorable),
         Signed::Fenced => {
-            fence::one(life, &pending.work).await;
+            fence::one(life, &pending.work);
             Err(Stop::Fenced)
         }
     };

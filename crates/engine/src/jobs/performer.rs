@@ -26,6 +26,7 @@ const HINT_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Commands {
     jobs: Arc<Jobs>,
     slots: usize,
+    dead_after: Duration,
     seen: Mutex<Seen>,
 }
 
@@ -38,7 +39,7 @@ struct Seen {
 
 impl Commands {
     pub(crate) fn new(jobs: Arc<Jobs>, settings: &JobSettings) -> Commands {
-        Commands { jobs, slots: settings.slots, seen: Mutex::default() }
+        Commands { jobs, slots: settings.slots, dead_after: settings.dead_after, seen: Mutex::default() }
     }
 }
 
@@ -151,6 +152,18 @@ impl Performer for Commands {
 
     fn loops(&self, post: &Post) -> Vec<(&'static str, BoxFuture<'static, ()>)> {
         vec![("check jobs", check::run(post.clone()).boxed()), ("clean jobs", clean::run(post.life.clone()).boxed())]
+    }
+
+    fn noun(&self) -> Option<&'static str> {
+        Some("job")
+    }
+
+    fn starts_unseen(&self) -> bool {
+        true
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.dead_after)
     }
 
     fn hindrance(&self, env: &dyn Env) -> Option<Hindrance> {

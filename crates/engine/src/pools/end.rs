@@ -3,7 +3,8 @@
 use super::guardian::{WorkerProcess, WorkerSignal};
 use super::link::ToWorker;
 use super::pool::Pool;
-use super::worker::{Phase, Sentenced, Worker};
+use super::keep;
+use super::worker::{Going, Phase, Sentenced, Worker};
 use crate::engine::Core;
 use crate::env::within;
 use everbeat_model::worker::Class;
@@ -24,7 +25,7 @@ pub(super) fn drain(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, gr
         if matches!(state.phase, Phase::Draining | Phase::Dead) {
             return;
         }
-        state.phase = Phase::Draining;
+        (state.phase, state.going) = (Phase::Draining, Some(Going::Asked));
     }
     worker.changed();
     let task = drained(core.clone(), pool.clone(), worker.clone(), grace).boxed();
@@ -45,13 +46,49 @@ async fn drained(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, grace: O
         within(&*core.env, stays, worker.until(|state| state.line.is_none().then_some(()))).await;
         return lost(&core, &pool, &worker, Class::Dead);
     };
+    helped_out(&core, &pool, &worker, process, stays).await;
+}
+
+/// Waits for an idle worker to go, and helps one that stays.
+async fn helped_out(core: &Core, pool: &Pool, worker: &Worker, process: &Arc<dyn WorkerProcess>, stays: Duration) {
     if within(&*core.env, stays, worker.dead()).await.is_some() {
         return;
     }
     let _gone = process.signal(WorkerSignal::Terminate).await;
     if within(&*core.env, pool.settings.grace_period, worker.dead()).await.is_none() {
-        kill(&core, &pool, &worker).await;
+        kill(core, pool, worker).await;
     }
+}
+
+/// A worker says that it goes. If nobody asked it to and it has not served, it counts as one that crashed: others are
+/// started in its place no faster than in the place of those. One that then stays is helped out.
+pub(super) fn leaves(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>) {
+    let going = {
+        let mut state = worker.state();
+        if state.phase != Phase::Serving {
+            return;
+        }
+        state.phase = Phase::Draining;
+        let served = state.running() > 0 || state.serves_well(worker.uptime(core.env.boot()));
+        let going = if served || pool.remote { Going::ByItself } else { Going::Early };
+        state.going = Some(going).filter(|_| state.sentence.is_none());
+        state.going
+    };
+    worker.changed();
+    if going == Some(Going::Early) {
+        keep::crashed(core, pool, format!("{}: one said hello, and then that it goes", keep::LEAVE_EARLY));
+    }
+    pool.changed.notify_one();
+    if worker.process.is_some() && going.is_some() {
+        let task = left(core.clone(), pool.clone(), worker.clone()).boxed();
+        worker.own(core.env.spawn("worker leave", task));
+    }
+}
+
+async fn left(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>) {
+    let Some(process) = &worker.process else { return };
+    worker.until(|state| (state.running() == 0 || state.phase == Phase::Dead).then_some(())).await;
+    helped_out(&core, &pool, &worker, process, IDLE_STAYS.min(pool.settings.stop_grace)).await;
 }
 
 /// Ends a worker for a fault: politely, then not.

@@ -3,7 +3,7 @@
 use super::link::{FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker};
 use super::pool::Pool;
 use super::worker::{Line, Phase, TO_WORKER, Worker};
-use super::{telemetry, watch};
+use super::{end, telemetry, watch};
 use crate::Engine;
 use crate::engine::Core;
 use everbeat_model::{Hole, Token, WorkerId};
@@ -214,15 +214,7 @@ impl Heard {
         }
         match word {
             FromWorker::Pong(pong) => self.pong(pong),
-            FromWorker::Draining => {
-                let mut state = self.worker.state();
-                if state.phase == Phase::Serving {
-                    state.phase = Phase::Draining;
-                }
-                drop(state);
-                self.worker.changed();
-                self.pool.changed.notify_one();
-            }
+            FromWorker::Draining => end::leaves(&self.core, &self.pool, &self.worker),
             FromWorker::Stacks { sequence, text } => self.core.pools.stacks(self.worker.id, sequence, text),
             FromWorker::Heartbeat { lease, .. }
             | FromWorker::Output { lease, .. }

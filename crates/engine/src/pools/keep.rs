@@ -3,7 +3,7 @@
 use super::guardian::{Guardian, SpawnError, WorkerExit, WorkerOrder, WorkerProcess};
 use super::pool::{Pool, Upkeep};
 use super::settings::Protocol;
-use super::worker::{Phase, Worker};
+use super::worker::{Going, Phase, Worker};
 use super::{end, lines, telemetry};
 use crate::engine::Core;
 use crate::env::within;
@@ -246,16 +246,17 @@ async fn read(pool: Arc<Pool>, worker: Arc<Worker>, process: Arc<dyn WorkerProce
 async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, process: Arc<dyn WorkerProcess>) {
     let exit = process.exited().await;
     let now = core.env.boot();
-    let (served, sentence, drained) = {
+    let (served, sentence, going) = {
         let mut state = worker.state();
-        // Whoever dies of its work did not crash at its start: one bad run does not hold up the others.
-        let served = state.serves_well(worker.uptime(now)) || state.running() > 0;
-        let drained = state.phase == Phase::Draining;
+        let going = state.going;
+        // Whoever dies of its work did not crash at its start: one bad run does not hold up the others. Whoever goes by
+        // itself and leaves its work undone does not die of it.
+        let served = state.serves_well(worker.uptime(now)) || (state.running() > 0 && going.is_none());
         state.phase = Phase::Dead;
         state.pulse.class = everbeat_model::worker::Class::Dead;
         state.exit = Some(exit.clone());
         state.line = None;
-        (served, state.sentence.as_ref().map(|sentence| sentence.message.clone()), drained)
+        (served, state.sentence.as_ref().map(|sentence| sentence.message.clone()), going)
     };
     worker.changed();
     // Its attempts are told by now; what follows is for people and for the next worker.
@@ -266,20 +267,19 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
     {
         let mut state = pool.state();
         state.last_exit = Some(how.clone());
-        state.restarts += u64::from(!drained && !state.stopping);
+        state.restarts += u64::from(going != Some(Going::Asked) && !state.stopping);
     }
-    if drained {
-        pool.changed.notify_one();
-    } else if served {
-        recovered(&pool, &worker);
-        pool.changed.notify_one();
-    } else {
-        // Also if this server ended it: it did not say hello, or took too much memory at once.
-        let how = sentence.unwrap_or(how);
-        let last = worker.state().last_lines.iter().cloned().collect::<Vec<_>>().join("\n");
-        let words = if last.is_empty() { String::new() } else { format!("; its last words: {last}") };
-        crashed(&core, &pool, format!("its workers end before they serve: {how}{words}"));
+    // Also if this server ended it: it did not say hello, or took too much memory at once.
+    let how = || format!("{}{}", sentence.unwrap_or(how), last_words(&worker));
+    match going {
+        Some(Going::Asked) => {}
+        // It was counted when it said that it goes; by now it is known how.
+        Some(Going::Early) => retold(&pool, format!("{LEAVE_EARLY}: {}", how())),
+        _ if served => recovered(&pool, &worker),
+        Some(Going::ByItself) => crashed(&core, &pool, format!("{LEAVE_EARLY}: {}", how())),
+        None => crashed(&core, &pool, format!("its workers end before they serve: {}", how())),
     }
+    pool.changed.notify_one();
     let emptied = process.emptied().await;
     telemetry::cleaned(&pool, &worker, &emptied);
     worker.state().emptied = true;
@@ -290,7 +290,24 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
     drop(worker.disown());
 }
 
-fn crashed(core: &Core, pool: &Pool, trouble: String) {
+fn last_words(worker: &Worker) -> String {
+    let last = worker.state().last_lines.iter().cloned().collect::<Vec<_>>().join("\n");
+    if last.is_empty() { last } else { format!("; its last words: {last}") }
+}
+
+/// More is known of a crash that was counted before, unless that is mended by now.
+fn retold(pool: &Pool, trouble: String) {
+    let mut state = pool.state();
+    if state.trouble.is_some() {
+        state.trouble = Some(trouble);
+    }
+}
+
+/// What is wrong with a pool whose workers say that they go although nobody asked them to.
+pub(super) const LEAVE_EARLY: &str = "its workers leave by themselves before they serve";
+
+/// A worker ended, or said that it goes, before it had served.
+pub(super) fn crashed(core: &Core, pool: &Pool, trouble: String) {
     let mut state = pool.state();
     let was = state.crashes.degraded();
     state.crashes.crashed(core.env.boot());

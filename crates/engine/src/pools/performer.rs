@@ -94,7 +94,7 @@ impl Performer for Pool {
         let ctx = post.ctx(work);
         work.performed_by(worker.id);
         let conclusion = self.follow(post, &ctx, work, &worker, lease, heard).await;
-        worker.disengage(lease.token);
+        worker.disengage(lease.token, conclusion.ending.outcome != Outcome::Released);
         self.freed(post);
         Some(conclusion)
     }
@@ -126,7 +126,7 @@ impl Performer for Pool {
                 }
             }
         }
-        worker.disengage(lease.token);
+        worker.disengage(lease.token, true);
         self.freed(post);
     }
 }

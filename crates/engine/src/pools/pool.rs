@@ -3,7 +3,7 @@
 use super::guardian::{Containment, Guardian};
 use super::keep::Retiring;
 use super::settings::{PoolSettings, Protocol};
-use super::worker::{Phase, Worker};
+use super::worker::{Going, Phase, Worker};
 use crate::engine::lock;
 use everbeat_model::worker::Crashes;
 use everbeat_model::{BootInstant, WorkerId};
@@ -192,10 +192,12 @@ impl State {
         if self.stopping {
             return upkeep;
         }
-        let (mut fresh, mut ready, mut old): (usize, usize, _) = (0, 0, Vec::new());
+        let (mut fresh, mut ready, mut old, mut going): (usize, usize, _, usize) = (0, 0, Vec::new(), 0);
         for worker in self.workers.values() {
             let worker_state = worker.state();
             if !matches!(worker_state.phase, Phase::Starting | Phase::Serving) || worker_state.sentence.is_some() {
+                let unasked = worker_state.going != Some(Going::Asked);
+                going += usize::from(worker_state.phase != Phase::Dead && unasked);
                 continue;
             }
             if worker_state.retiring.is_some() {
@@ -208,6 +210,8 @@ impl State {
         let surge = (self.size / 4).max(1);
         let missing = self.size.saturating_sub(fresh);
         let room = (self.size + surge).saturating_sub(fresh + old.len());
+        // However many go by themselves or are being ended, and take long: so many processes in all.
+        let room = room.min((self.size * 2 + surge).saturating_sub(fresh + old.len() + going));
         let wanted = self.crashes.at_once(missing.min(room), fresh - ready);
         match self.crashes.may_start(now) {
             true => upkeep.start = wanted,

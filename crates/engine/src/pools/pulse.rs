@@ -4,7 +4,7 @@ use super::guardian::{ProcessLook, ProcessState};
 use super::link::Pong;
 use super::settings::PoolSettings;
 use everbeat_model::BootInstant;
-use everbeat_model::worker::{Class, Patience, Seen, Silence, Suspicion};
+use everbeat_model::worker::{Class, Looks, Patience, Seen, Silence, Suspicion};
 use std::time::Duration;
 
 pub(super) struct Pulse {
@@ -22,11 +22,11 @@ pub(super) struct Pulse {
     pub(super) held_up: u32,
     /// Its outputs are read to their ends.
     pub(super) output_over: bool,
-    /// Its process at the first look since it was heard.
-    first_look: Option<ProcessLook>,
+    /// The latest looks at its process since it was heard.
+    looks: Looks,
     /// Since which look it was found stopped, each time.
     stopped_since: Option<BootInstant>,
-    seen: Seen,
+    stopped_for: Duration,
     pub(super) last_pong: Option<(BootInstant, Pong)>,
     pub(super) round_trip: Option<Duration>,
     pub(super) resident_bytes: u64,
@@ -44,6 +44,8 @@ struct Outstanding {
     since: BootInstant,
     /// There was room for it; otherwise it is tried again.
     sent: bool,
+    /// How many pings that were due since are counted as missed.
+    counted: u32,
 }
 
 impl Pulse {
@@ -64,9 +66,9 @@ impl Pulse {
             outstanding: None,
             held_up: 0,
             output_over: false,
-            first_look: None,
+            looks: Looks::new(settings.ping_timeout),
             stopped_since: None,
-            seen: Seen::default(),
+            stopped_for: Duration::ZERO,
             last_pong: None,
             round_trip: None,
             resident_bytes: 0,
@@ -95,6 +97,8 @@ impl Pulse {
     /// What it said has found room.
     pub(super) fn unheld(&mut self, now: BootInstant) {
         self.held_up -= 1;
+        // What was due while this server did not listen was not missed by the worker.
+        let _held_up = self.newly_missed(now);
         self.heard(now);
     }
 
@@ -109,7 +113,7 @@ impl Pulse {
             Some(Outstanding { sequence, sent: false, .. }) => Some(sequence),
             None if now >= self.next_ping => {
                 self.sequence += 1;
-                self.outstanding = Some(Outstanding { sequence: self.sequence, since: now, sent: false });
+                self.outstanding = Some(Outstanding { sequence: self.sequence, since: now, sent: false, counted: 0 });
                 self.next_ping = now + self.patience.ping_interval;
                 Some(self.sequence)
             }
@@ -148,21 +152,14 @@ impl Pulse {
     /// Its process was looked at.
     pub(super) fn looked(&mut self, look: ProcessLook, now: BootInstant) {
         self.resident_bytes = look.resident_bytes;
-        if self.seen.stopped_now && look.state != ProcessState::Stopped {
+        let stopped = look.state == ProcessState::Stopped;
+        if self.stopped_since.is_some() && !stopped {
             // It goes on: what it did not do while it was stopped says nothing of it now.
             self.look_afresh();
         }
-        let first = *self.first_look.get_or_insert(look);
-        self.seen.looks += 1;
-        self.seen.cpu = look.cpu.saturating_sub(first.cpu);
-        self.seen.stopped_now = look.state == ProcessState::Stopped;
-        self.stopped_since = self.stopped_since.or(Some(now)).filter(|_| self.seen.stopped_now);
-        self.seen.stopped_for = self.stopped_since.map_or(Duration::ZERO, |since| now.since(since));
-        match look.state {
-            ProcessState::Stopped => self.seen.stopped += 1,
-            ProcessState::Running | ProcessState::Blocked => self.seen.wanting += 1,
-            ProcessState::Sleeping | ProcessState::Dead => {}
-        }
+        self.looks.add(now, look.cpu, matches!(look.state, ProcessState::Running | ProcessState::Blocked));
+        self.stopped_since = self.stopped_since.or(Some(now)).filter(|_| stopped);
+        self.stopped_for = self.stopped_since.map_or(Duration::ZERO, |since| now.since(since));
     }
 
     /// The watcher was away for so long.
@@ -182,16 +179,31 @@ impl Pulse {
     }
 
     fn look_afresh(&mut self) {
-        (self.first_look, self.stopped_since, self.seen) = (None, None, Seen::default());
+        self.looks.clear();
+        (self.stopped_since, self.stopped_for) = (None, Duration::ZERO);
+    }
+
+    /// How many pings were due since the one that is not answered.
+    fn missed(&self, now: BootInstant) -> u32 {
+        let interval = self.patience.ping_interval.max(Duration::from_millis(1));
+        let owed = self.outstanding.map_or(0, |ping| now.since(ping.since).as_nanos() / interval.as_nanos());
+        u32::try_from(owed).unwrap_or(u32::MAX)
+    }
+
+    /// How many of these are not counted yet; from now on they are.
+    pub(super) fn newly_missed(&mut self, now: BootInstant) -> u32 {
+        let missed = self.missed(now);
+        let Some(ping) = &mut self.outstanding else { return 0 };
+        let new = missed.saturating_sub(ping.counted);
+        ping.counted += new;
+        new
     }
 
     pub(super) fn silence(&self, now: BootInstant) -> Silence {
-        let interval = self.patience.ping_interval.max(Duration::from_millis(1));
-        let owed = self.outstanding.map_or(0, |ping| now.since(ping.since).as_nanos() / interval.as_nanos());
-        let missed = u32::try_from(owed).unwrap_or(u32::MAX);
         let transport = self.transport.is_some_and(|at| now.since(at) < self.patience.ping_timeout);
-        let seen = self.visible.then_some(self.seen);
-        Silence { lasted: now.since(self.heard), missed, transport, seen }
+        let (stopped_now, stopped_for) = (self.stopped_since.is_some(), self.stopped_for);
+        let seen = self.visible.then(|| Seen { stopped_now, stopped_for, ..self.looks.seen() });
+        Silence { lasted: now.since(self.heard), missed: self.missed(now), transport, seen }
     }
 
     pub(super) fn patience(&self) -> &Patience {

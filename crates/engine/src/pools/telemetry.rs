@@ -41,6 +41,10 @@ pub(super) fn pong_received(pool: &Pool, worker: &Worker, took: Duration) {
     }
 }
 
+pub(super) fn missed(count: u32) {
+    metrics::counter!("everbeat_worker_pings_missed_total").increment(u64::from(count));
+}
+
 pub(super) fn timeout(pool: &Pool, worker: &Worker, missed: u32, silent: Duration) {
     metrics::counter!("everbeat_worker_ping_timeouts_total").increment(1);
     if told(&HEARTBEATS) {

@@ -152,6 +152,9 @@ fn judge(
             continue;
         }
         let cut = state.cut_for(now);
+        if cut.is_none() {
+            telemetry::missed(state.pulse.newly_missed(now));
+        }
         let silence = match cut {
             // Nobody could ping it; what its process does counts all the same.
             Some(lasted) => Silence { lasted, missed: u32::MAX, transport: false, ..state.pulse.silence(now) },

@@ -57,6 +57,8 @@ pub(super) struct State {
     /// It is to be replaced: it takes nothing new once another can.
     pub(super) retiring: Option<Retiring>,
     pub(super) last_lines: VecDeque<String>,
+    /// By whose wish it goes, once it drains.
+    pub(super) going: Option<Going>,
     /// Why this server ends it, if it does.
     pub(super) sentence: Option<Sentenced>,
     pub(super) exit: Option<WorkerExit>,
@@ -73,6 +75,15 @@ pub(super) enum Phase {
     /// It finishes what it has.
     Draining,
     Dead,
+}
+
+/// By whose wish a worker goes. One that says so while it is ended for a fault goes for that fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Going {
+    Asked,
+    ByItself,
+    /// By itself, and before it had served: that counted as a crash when it said so.
+    Early,
 }
 
 /// What its hello said.
@@ -150,6 +161,7 @@ impl Worker {
                 finished: 0,
                 retiring: None,
                 last_lines: VecDeque::new(),
+                going: None,
                 sentence: None,
                 exit: None,
                 emptied: false,
@@ -278,11 +290,11 @@ impl Worker {
         self.state().line.as_ref().map(|line| line.epoch)
     }
 
-    /// An attempt is over, and its slot is free.
-    pub(super) fn disengage(&self, token: Token) {
+    /// An attempt is over, and its slot is free. `finished`: the worker did not merely give it back.
+    pub(super) fn disengage(&self, token: Token, finished: bool) {
         let mut state = self.state();
         if state.attempts.remove(&token).is_some() {
-            state.finished += 1;
+            state.finished += u64::from(finished);
             drop(state);
             self.changed();
         }

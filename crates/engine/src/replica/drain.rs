@@ -90,7 +90,7 @@ impl Life {
                 within(&**env, wait, tell).await;
             }
         }
-        self.release().await;
+        self.release();
         within(&**env, self.last_wait() * 2, self.emptied()).await;
         let left_behind = self.leave_behind();
         within(&**env, self.last_wait(), self.settled()).await;
@@ -135,12 +135,12 @@ impl Life {
     }
 
     /// Releases what did not finish in time.
-    async fn release(&self) {
+    fn release(&self) {
         let unfinished = self.table().parting(Parting::Ends);
         for work in unfinished {
             let ending = Ending::because(Outcome::Released, Reason::Draining, "released by a draining replica");
             if let Condemned::Now(conclusion) = work.condemn(ending.into()) {
-                self.settle(&work, conclusion).await;
+                self.settle(&work, conclusion);
             }
             work.kill(Stop::Draining);
         }

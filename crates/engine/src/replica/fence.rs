@@ -11,14 +11,14 @@ use std::sync::Arc;
 const BATCH: usize = 500;
 
 /// The store refused a sign of this attempt, since its end has been stored by somebody else.
-pub(crate) async fn one(life: &Life, work: &Arc<Work>) {
+pub(crate) fn one(life: &Life, work: &Arc<Work>) {
     match work.terms.parting {
         // The attempt is settled like any other and fenced there too, which frees its slot and is recorded.
         Parting::Ends if work.decide() => {
             work.kill(Stop::Fenced);
             let evidence = serde_json::json!({ "replica_id": life.id, "found_by": "sign" });
             let judged = Conclusion::lost(Reason::Fenced, "its lease was no longer its own", evidence);
-            life.settle(work, judged).await;
+            life.settle(work, judged);
         }
         // The attempt goes on, and nothing is said of its end: whoever looks for what is nobody's finds it.
         Parting::GoesOn if work.forsake() => {

@@ -58,7 +58,8 @@ pub(crate) struct Life {
     pub(crate) watch: Mutex<Watch>,
     pulse: Mutex<Pulse>,
     phase: watch::Sender<Phase>,
-    pub(crate) endings: mpsc::Sender<Unstored>,
+    /// Bounded by the attempts of this life, of which each ends once: whoever judges an attempt never waits for the store.
+    pub(crate) endings: mpsc::UnboundedSender<Unstored>,
     pub(crate) signer: Signer,
     pub(crate) outbox: Arc<Outbox>,
     /// A timer moved, or an attempt that must be watched began.
@@ -147,7 +148,7 @@ impl Life {
 
     fn spawn_loops(
         self: &Arc<Life>,
-        endings: mpsc::Receiver<Unstored>,
+        endings: mpsc::UnboundedReceiver<Unstored>,
         signs: mpsc::Receiver<sign::Request>,
     ) -> Vec<Task> {
         let spawn = |name, task| self.core.env.spawn(name, task);
@@ -172,7 +173,7 @@ impl Life {
 
     async fn join(
         core: &Arc<Core>,
-    ) -> Option<(Arc<Life>, mpsc::Receiver<Unstored>, mpsc::Receiver<sign::Request>, Option<LockGuard>)> {
+    ) -> Option<(Arc<Life>, mpsc::UnboundedReceiver<Unstored>, mpsc::Receiver<sign::Request>, Option<LockGuard>)> {
         let id = ReplicaId(core.new_id());
         let lock = core.locks.as_ref().and_then(|locks| {
             locks
@@ -184,7 +185,7 @@ impl Life {
         let renewed =
             if settings.hole.is(Hole::ClaimBeforeReplica) { core.env.boot() } else { Life::register(core, id).await? };
         let slots: usize = core.performers.iter().map(|performer| performer.capacity().slots).sum();
-        let (endings, endings_received) = mpsc::channel(slots + 1);
+        let (endings, endings_received) = mpsc::unbounded_channel();
         let (signer, signs_received) = Signer::new(core.env.clone(), slots + 1);
         let now = core.env.boot().0.as_micros() as u64;
         let life = Life {

@@ -18,12 +18,35 @@ const BATCH: usize = 500;
 pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
     let mut burials = BTreeMap::new();
     loop {
-        life.turned(Turn::Sweep);
-        let orphans = life.call_in(Turn::Sweep, life.core.store.held(Which::Orphaned(BATCH))).await?;
-        if orphans.is_empty() {
+        let Passed { returned, missed, waiting } = pass(life, &mut burials).await?;
+        if waiting > 0 {
+            tracing::debug!(waiting, "what workers of lost replicas performed is returned later");
+        } else if missed == 0 {
             lock(&life.mourned).clear();
+        }
+        // Leases that were settled or asked to cancel meanwhile are looked at again at once only if others are returned.
+        if returned == 0 || missed == 0 {
             return Ok(());
         }
+    }
+}
+
+/// What became of the leases that one pass found.
+#[derive(Default)]
+struct Passed {
+    returned: usize,
+    missed: usize,
+    waiting: usize,
+}
+
+/// Looks once at every lease of a lost replica, by run: those that must wait hold up none that come after them.
+async fn pass(life: &Life, burials: &mut BTreeMap<ReplicaId, Option<Verdict>>) -> Result<Passed, StoreError> {
+    let (mut passed, mut after) = (Passed::default(), None);
+    loop {
+        life.turned(Turn::Sweep);
+        let orphans = life.call_in(Turn::Sweep, life.core.store.held(Which::Orphaned(after, BATCH))).await?;
+        let Some(last) = orphans.last() else { return Ok(passed) };
+        after = Some(last.lease.run_id);
         for held in &orphans {
             if let Entry::Vacant(unknown) = burials.entry(held.lease.replica_id) {
                 unknown.insert(burial(life, held.lease.replica_id).await?);
@@ -31,9 +54,9 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
         }
         let (waiting, orphans): (Vec<Held>, Vec<Held>) =
             orphans.into_iter().partition(|held| may_go_on(life, held, &burials[&held.lease.replica_id]));
+        passed.waiting += waiting.len();
         if orphans.is_empty() {
-            tracing::debug!(waiting = waiting.len(), "what workers of lost replicas performed is returned later");
-            return Ok(());
+            continue;
         }
         let (reasons, rescues): (Vec<Reason>, Vec<Settlement>) =
             orphans.iter().map(|held| rescue(life, held, &burials[&held.lease.replica_id])).unzip();
@@ -43,10 +66,8 @@ pub(super) async fn orphans(life: &Life) -> Result<(), StoreError> {
         let returned = answers.iter().filter(|answer| **answer == Settled::Done).count();
         tracing::info!(returned, found = orphans.len(), "runs of lost replicas returned");
         self::returned(life);
-        if returned == 0 {
-            // All these leases were settled or asked to cancel meanwhile; the next sweep looks again.
-            return Ok(());
-        }
+        passed.returned += returned;
+        passed.missed += orphans.len() - returned;
     }
 }
 

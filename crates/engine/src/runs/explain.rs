@@ -1,5 +1,6 @@
 //! Why a run is where it is, in words.
 
+use crate::attempts::Performer;
 use crate::runs::RunView;
 use crate::{Engine, Liveness, Result};
 use everbeat_model::time::format_duration;
@@ -105,8 +106,9 @@ impl Engine {
     async fn why_suspect(&self, run: &RunView) -> Result<(String, Option<String>)> {
         let stored = &run.run;
         let here = stored.replica_id.is_some() && stored.replica_id == self.replica_id();
-        let (until, remedy) = if here && stored.spec.detached() {
-            let until = format!("after {} of silence", format_duration(self.core.settings.jobs.dead_after));
+        let patience = self.performer_of(&stored.spec).and_then(Performer::patience);
+        let (until, remedy) = if let Some(patience) = patience.filter(|_| here) {
+            let until = format!("after {} of silence", format_duration(patience));
             (until, format!("wait; or look at its processes, or everbeat cancel {}", stored.id))
         } else if here {
             let until = run.heartbeat_deadline.map_or_else(|| "never".to_string(), |at| format!("at {at}"));

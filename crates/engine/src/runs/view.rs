@@ -1,9 +1,10 @@
 //! A run as it is shown, with its liveness.
 
 use crate::Engine;
-use crate::attempts::Beats;
+use crate::attempts::{Beats, Performer};
 use crate::engine::lock;
 use everbeat_model::replica::ReplicaState;
+use everbeat_model::run::Spec;
 use everbeat_model::watch::Appearance;
 use everbeat_model::{BootInstant, Replica, ReplicaId, Run, RunId, RunState, StoreTime, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -74,8 +75,13 @@ impl Engine {
         let work = life.table().of_run(run.id).filter(|work| work.claimed.lease.attempt == run.attempt);
         match work {
             Some(work) => work.vital().starting,
-            None => run.spec.detached() && self.just_claimed(run),
+            None => self.performer_of(&run.spec).is_some_and(Performer::starts_unseen) && self.just_claimed(run),
         }
+    }
+
+    /// Whoever performs such runs at this replica.
+    pub(super) fn performer_of(&self, spec: &Spec) -> Option<&dyn Performer> {
+        self.core.performers.iter().map(|performer| &**performer).find(|performer| performer.performs(spec))
     }
 
     /// The worker of this replica that performs a run.

@@ -1,6 +1,7 @@
 //! Why a ready run does not run yet: the first reason that stands in its way.
 
 use super::view::RunView;
+use crate::attempts::Performer;
 use crate::{Engine, Result};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Spec;
@@ -54,8 +55,10 @@ impl Engine {
     /// Where the run stands in its line.
     async fn before(&self, spec: &Spec, run: RunId) -> Result<String> {
         let ahead = self.core.store.ahead(spec, run, MOST_AHEAD).await?;
-        let what = if spec.detached() { "job".to_string() } else { format!("run of task {:?}", spec.task) };
-        let plural = what.replacen("run", "runs", 1).replacen("job", "jobs", 1);
+        let (what, plural) = match self.performer_of(spec).and_then(Performer::noun) {
+            Some(noun) => (noun.to_string(), format!("{noun}s")),
+            None => (format!("run of task {:?}", spec.task), format!("runs of task {:?}", spec.task)),
+        };
         Ok(match ahead {
             0 => format!("no {what} is before it in queue {:?}", spec.queue),
             1 => format!("1 {what} of higher priority or age is before it in queue {:?}", spec.queue),

@@ -81,13 +81,13 @@ pub(super) async fn held(link: &Link, which: &Which) -> Result<Vec<Held>> {
     let of_the_gone = "from lease l left join replica p on p.id = l.replica_id \
          where (p.state is null or p.state not in ('active', 'draining'))";
     let rows = match which {
-        Which::Orphaned(most) => {
+        Which::Orphaned(after, most) => {
             let sql = format!(
                 "select {columns} from (\
-                   select l.* {of_the_gone} and not l.detached order by l.run_id limit $1) l \
+                   select l.* {of_the_gone} and not l.detached and l.run_id > $1 order by l.run_id limit $2) l \
                  {run} left join replica p on p.id = l.replica_id order by l.run_id"
             );
-            link.query(&sql, &[&limit(*most)]).await?
+            link.query(&sql, &[&beyond(*after), &limit(*most)]).await?
         }
         Which::Detached(after, most) => {
             let sql = format!(

@@ -69,11 +69,12 @@ pub(super) fn held(connection: &Connection, which: &Which) -> Outcome<Vec<Held>>
     let gone = "(p.state is null or p.state not in ('active', 'draining'))";
     let mut cells = Vec::new();
     match which {
-        Which::Orphaned(most) => {
+        Which::Orphaned(after, most) => {
             let mut select = connection.prepare_cached(&format!(
-                "select {columns} from lease l {tables} where not l.detached and {gone} order by l.run_id limit ?1"
+                "select {columns} from lease l {tables}
+                 where not l.detached and l.run_id > ?1 and {gone} order by l.run_id limit ?2"
             ))?;
-            let mut rows = select.query([limit(*most)])?;
+            let mut rows = select.query(params![beyond(*after), limit(*most)])?;
             while let Some(row) = rows.next()? {
                 cells.push(held_cells(row)?);
             }

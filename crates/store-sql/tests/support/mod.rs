@@ -289,7 +289,7 @@ pub(crate) mod steps {
             assert_eq!(store.claim(claim_in(replica, task, 9)).await.expect("claim").len(), 1);
         }
         store.leave(replica).await.expect("leave");
-        assert_eq!(store.held(Which::Orphaned(9)).await.expect("held").len(), 2);
+        assert_eq!(store.held(Which::Orphaned(None, 9)).await.expect("held").len(), 2);
         assert_eq!(store.held(Which::Detached(None, 9)).await.expect("held").len(), 2);
         let next = join(store).await;
         assert_eq!(store.adopt(next, 9).await.expect("adopt").len(), 2, "what was detached before is known to be");

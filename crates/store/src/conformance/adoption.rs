@@ -224,7 +224,10 @@ pub(super) async fn detached_orphans_are_listed_apart_and_in_pages(t: &Fixture) 
     let left = t.replica().await;
     detached.extend(ids(&t.detached_by(left, 2).await));
     t.leave(left).await.expect("leave");
-    assert_eq!(listed(t, Which::Orphaned(10)).await, plain);
+    assert_eq!(listed(t, Which::Orphaned(None, 10)).await, plain);
+    assert_eq!(listed(t, Which::Orphaned(None, 2)).await, plain[..2]);
+    assert_eq!(listed(t, Which::Orphaned(Some(plain[0]), 1)).await, plain[1..2]);
+    assert_eq!(listed(t, Which::Orphaned(Some(plain[2]), 10)).await, []);
     assert_eq!(listed(t, Which::Detached(None, 10)).await, detached);
     assert_eq!(listed(t, Which::Detached(None, 2)).await, detached[..2]);
     assert_eq!(listed(t, Which::Detached(Some(detached[1]), 2)).await, detached[2..4]);

@@ -23,7 +23,7 @@ pub(super) async fn orphaned_leases_are_those_of_dead_and_left_replicas(t: &Fixt
     let three = orphans(t, 3).await;
     assert_eq!(three.len(), 3, "no more than asked for");
     assert!(three.iter().all(|(owner, run)| (owner == dead || owner == left) && expected.contains(run)));
-    for held in t.held(Which::Orphaned(100)).await.expect("held") {
+    for held in t.held(Which::Orphaned(None, 100)).await.expect("held") {
         assert_eq!(t.end(rescue(&held)).await, Settled::Done);
     }
     assert!(orphans(t, 100).await.is_empty(), "what was rescued is no orphan");
@@ -88,6 +88,6 @@ pub(super) async fn of_many_rescuers_at_once_one_rescues(t: &Fixture) {
 }
 
 async fn orphans(t: &Fixture, limit: usize) -> Vec<(ReplicaId, RunId)> {
-    let held = t.held(Which::Orphaned(limit)).await.expect("held");
+    let held = t.held(Which::Orphaned(None, limit)).await.expect("held");
     held.iter().map(|held| (held.lease.replica_id, held.lease.run_id)).collect()
 }

@@ -208,19 +208,19 @@ impl Runs for Memory {
         let orphaned = |held: &&LeaseRow| !state.replicas.get(&held.lease.replica_id).is_some_and(stands);
         let detached = |held: &LeaseRow| state.runs[&held.lease.run_id].spec.detached();
         let full = |held| full(&state, held);
+        let orphans = |after: Option<RunId>| {
+            let rest = state.leases.values().filter(move |held| after.is_none_or(|after| held.lease.run_id > after));
+            rest.filter(orphaned)
+        };
         Ok(match which {
-            Which::Orphaned(limit) => {
-                state.leases.values().filter(orphaned).filter(|held| !detached(held)).take(limit).map(full).collect()
+            Which::Orphaned(after, limit) => {
+                let plain = orphans(after).filter(|held| !detached(held));
+                plain.take(limit).map(full).collect()
             }
-            Which::Detached(after, limit) => state
-                .leases
-                .values()
-                .filter(|held| after.is_none_or(|after| held.lease.run_id > after))
-                .filter(orphaned)
-                .filter(|held| detached(held))
-                .take(limit)
-                .map(full)
-                .collect(),
+            Which::Detached(after, limit) => {
+                let detached = orphans(after).filter(|held| detached(held));
+                detached.take(limit).map(full).collect()
+            }
             Which::Of(runs) => runs.iter().filter_map(|run| state.leases.get(run)).map(full).collect(),
         })
     }

@@ -13,6 +13,27 @@ LOST = {"on_lost": "fail", "max_attempts": 1}
 MEGABYTE = 1 << 20
 
 
+@pytest.mark.parametrize("how", ["goes", "stays"])
+def test_workers_that_leave_before_they_serve_are_started_less_and_less_often(trial, how):
+    command = [sys.executable, "rogue.py"]
+    since = time.monotonic()
+    server = trial(trial_pool(name="leavers", command=command, size=1, env={"ROGUE_LEAVES": how}))
+    most = 0
+
+    def degraded():
+        nonlocal most
+        most = max(most, len([worker for worker in server.workers("leavers") if worker["state"] != "dead"]))
+        pool = server.pool("leavers")
+        return pool if pool["restarts"] >= 5 and pool["state"] == "degraded" else None
+
+    pool = server.until(degraded, "a degraded pool", 60)
+    # The pauses before the second to the fifth: 0.2, 0.4, 0.8 and 1.6 s.
+    assert time.monotonic() - since > 2.5
+    assert "leave by themselves before they serve" in pool["degraded_reason"]
+    assert most <= 3, "twice the size of the pool, and one more"
+    assert (how == "stays") or "exited with code 0" in pool["last_exit"]
+
+
 @pytest.fixture
 def server(trial):
     """A pool of rogues beside one that behaves, which must come to no harm."""

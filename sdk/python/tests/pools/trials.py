@@ -182,6 +182,19 @@ class Trial(EverbeatServer):
         super().stop()
 
 
+class Figures(dict):
+    """Figures by name and labels, as a server shows them now."""
+
+    def __init__(self, server):
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        figures = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        super().__init__((name, float(value)) for name, _, value in figures)
+
+    def worker(self, name):
+        return self[f"everbeat_worker_{name}"]
+
+
 def seconds_of(time_text):
     """An RFC 3339 time as seconds of this machine's wall clock."""
     return datetime.fromisoformat(time_text.replace("Z", "+00:00")).timestamp()

@@ -42,7 +42,7 @@ impl Side {
         }
         for (name, which) in [
             ("running", Which::Of(self.running.clone())),
-            ("orphaned", Which::Orphaned(ALL)),
+            ("orphaned", Which::Orphaned(None, ALL)),
             ("detached", Which::Detached(None, ALL)),
         ] {
             state += &format!("{name}\n");

@@ -36,10 +36,19 @@ class Rogue:
                     threading.Thread(target=self.perform, args=(message.work,), daemon=True).start()
                 elif kind == "drain":
                     return
+                elif kind == "welcome" and "ROGUE_LEAVES" in os.environ:
+                    self.leave(os.environ["ROGUE_LEAVES"])
                 else:
                     self.heard.put(message)
         except grpc.RpcError as error:
             print(f"refused: {error.code().name}: {error.details()}", flush=True)
+
+    def leave(self, how):
+        """Says that it goes although nobody asked it to, and then goes, or stays."""
+        self.send(pb.FromWorker(draining=pb.Draining()))
+        if how == "goes":
+            # The end of the messages: the server ends the stream when it has read them.
+            self.send(None)
 
     def send(self, message):
         self.outgoing.put(message)

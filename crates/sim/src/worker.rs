@@ -198,7 +198,7 @@ impl Worker {
                 let now = self.shared.now();
                 let mut mind = self.mind();
                 if returns && mind.known.is_none() {
-                    // It came too late: the worker has forgotten what its hello has shown.
+                    // The welcome came too late: the worker has forgotten what its hello has shown.
                     return Ok(false);
                 }
                 let same = mind.known.is_none_or(|known| known.worker == worker);

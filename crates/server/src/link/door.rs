@@ -103,7 +103,7 @@ impl Door {
         let mut next = None;
         loop {
             let room = async {
-                // It is never closed.
+                // The semaphore is never closed.
                 let place = self.places.clone().acquire_owned().await.ok();
                 (place, self.strangers.place().await)
             };

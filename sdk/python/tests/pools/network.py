@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,13 @@ def why_not():
 
 def run(*command, text=None):
     return subprocess.run(command, input=text, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+
+def free_base():
+    """The beginning of addresses that nobody uses here, of a range that is set aside for trials of networks."""
+    used = run("ip", "-o", "-4", "addr")
+    free = [base for base in (f"198.18.{number}" for number in range(256)) if f" {base}." not in used]
+    return random.choice(free)
 
 
 class Elsewhere:

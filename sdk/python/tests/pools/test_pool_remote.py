@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 import pytest
-from network import PORT, Certificate, Elsewhere, RemoteWorker, token, why_not
+from network import PORT, Certificate, Elsewhere, RemoteWorker, free_base, token, why_not
 from trials import Trial
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
@@ -18,8 +18,7 @@ WAYS = ["up", "down", "both"]
 @pytest.fixture
 def places():
     """Three networks."""
-    base = f"198.18.{random.randrange(1, 250)}"
-    made = []
+    base, made = free_base(), []
     try:
         for number in range(3):
             made.append(Elsewhere(base, number))

@@ -13,8 +13,10 @@ mod link;
 mod performer;
 mod pool;
 mod pulse;
+mod report;
 mod settings;
 mod telemetry;
+mod tell;
 mod view;
 mod watch;
 mod worker;
@@ -30,7 +32,7 @@ pub use link::{
 };
 pub use settings::{PoolSettings, Protocol, WantedContainment};
 pub use telemetry::tell;
-pub use view::{PoolView, WorkerView};
+pub use view::{PoolView, WorkerView, WorkersAsked};
 
 pub(crate) use pool::Pool;
 

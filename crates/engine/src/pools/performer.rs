@@ -3,11 +3,13 @@
 use super::link::{FromWorker, LeaseShown, ToWorker};
 use super::pool::Pool;
 use super::worker::{Left, Worker};
-use super::watch;
+use super::{tell, watch};
 use crate::attempts::{Capacity, Conclusion, Line, Offer, Performer, Post, Terms, Work};
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::{Ending, Outcome, Reason, Token};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +36,13 @@ impl Performer for Pool {
 
     fn terms(&self, spec: &Spec) -> Terms {
         Terms::apart(&spec.policy)
+    }
+
+    fn loops(&self, post: &Post) -> Vec<(&'static str, BoxFuture<'static, ()>)> {
+        let life = &post.life;
+        let this = life.core.pools.all().find(|pool| std::ptr::eq(Arc::as_ptr(pool), self));
+        let tells = this.map(|pool| ("tell workers", tell::run(life.clone(), pool.clone()).boxed()));
+        tells.into_iter().collect()
     }
 
     /// Until its guardian has ended it, or, elsewhere, until nobody vouches for it any more.

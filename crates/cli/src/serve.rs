@@ -80,6 +80,7 @@ async fn live(config: Config, adopt_data: bool) -> Result<u8, Failure> {
     };
     let (guardians, pools) = guardians(&place).map_err(|error| unusable(&config, &error))?;
     let engine = engine(&config, &place, env.clone(), store, guardians)?;
+    engine.answers_at(reachable(address));
     engine.start();
     write_address(&config.data_dir, address);
 
@@ -283,6 +284,15 @@ fn engine(
 /// This very program becomes a job's shim, also when its file was replaced since it started.
 fn shims(place: &Place) -> io::Result<Arc<dyn Shims>> {
     Ok(Arc::new(HostShims::open(place, "/proc/self/exe".into(), vec!["shim".into()])?))
+}
+
+/// The address by which others may find this server: one that listens everywhere is known by the name of its machine.
+fn reachable(address: SocketAddr) -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok().filter(|_| address.ip().is_unspecified());
+    match name.as_deref().map(str::trim).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{name}:{}", address.port()),
+        None => address.to_string(),
+    }
 }
 
 /// Where the server listens, for whoever knows the data folder only. Written aside and renamed, so

@@ -75,12 +75,13 @@ fn sql_stands_in_store_sql_only() {
     }
 }
 
-/// These tell people the number of a worker's process, as its guardian said it: in a view, a log line, the evidence of a
-/// verdict. No port takes a number, so that nothing can be done with one.
-const SHOWN_TO_PEOPLE: [&str; 7] = [
+/// These tell people the number of a worker's process, as its guardian said it: in a view, in what a replica tells the
+/// others for their views, a log line, the evidence of a verdict. No port takes a number, so that nothing can be done with one.
+const SHOWN_TO_PEOPLE: [&str; 8] = [
     "engine/src/pools/end.rs",
     "engine/src/pools/guardian.rs",
     "engine/src/pools/ending.rs",
+    "engine/src/pools/report.rs",
     "engine/src/pools/telemetry.rs",
     "engine/src/pools/view.rs",
     "engine/src/pools/worker.rs",

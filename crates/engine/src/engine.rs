@@ -17,7 +17,7 @@ use everbeat_store::{Enqueue, Error as StoreError, Planner, Start, Store};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) pools: Pools,
     pub(crate) clock: Arc<StoreClock>,
+    /// Where the server of this replica answers.
+    pub(crate) address: OnceLock<String>,
     pub(crate) waiters: Waiters,
     pub(crate) losses: Losses,
     pub(crate) enqueues: Batcher<Enqueue>,
@@ -106,6 +108,7 @@ impl Engine {
             jobs,
             pools,
             clock,
+            address: OnceLock::new(),
             waiters: Waiters::default(),
             losses: Losses::default(),
             enqueues,
@@ -171,6 +174,11 @@ impl Engine {
     }
 
     /// The id of this life, none between two.
+    /// Says where the server of this replica answers: others name that to whoever asks them for what is only here.
+    pub fn answers_at(&self, address: String) {
+        let _said_before = self.core.address.set(address);
+    }
+
     pub fn replica_id(&self) -> Option<ReplicaId> {
         self.core.life().map(|life| life.id)
     }

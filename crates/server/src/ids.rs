@@ -8,6 +8,7 @@ use everbeat_engine::{Findable, Match};
 use everbeat_model::run::check_key;
 use everbeat_model::{Invalid, StoreTime};
 use serde::Serialize;
+use std::borrow::Cow;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -30,7 +31,8 @@ struct MatchJson {
     /// Of a job its own or its program, of a run its task, of an execution its graph, of a replica its host, of a
     /// verdict its reason, of a worker its pool or its host.
     name: String,
-    state: &'static str,
+    #[schema(value_type = String)]
+    state: Cow<'static, str>,
     #[schema(value_type = String, format = DateTime)]
     created_at: StoreTime,
 }

@@ -13,6 +13,7 @@ use everbeat_model::Replica;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::ReplicaState;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -127,15 +128,15 @@ async fn ready_ages(app: &App) -> Option<BTreeMap<String, Duration>> {
 
 /// By pool and state; those of no pool have an empty name.
 fn workers(engine: &Engine) -> Vec<(String, usize)> {
-    let mut pools: BTreeMap<String, BTreeMap<&'static str, usize>> = BTreeMap::new();
+    let mut pools: BTreeMap<String, BTreeMap<Cow<'static, str>, usize>> = BTreeMap::new();
     let names = engine.pools().into_iter().map(|pool| pool.name).chain([String::new()]);
     for name in names {
-        pools.insert(name, WorkerView::STATES.map(|state| (state, 0)).into());
+        pools.insert(name, WorkerView::STATES.map(|state| (state.into(), 0)).into());
     }
     for worker in engine.workers() {
         *pools.entry(worker.pool.unwrap_or_default()).or_default().entry(worker.state).or_default() += 1;
     }
-    let lines = |(pool, states): (String, BTreeMap<&'static str, usize>)| {
+    let lines = |(pool, states): (String, BTreeMap<Cow<'static, str>, usize>)| {
         let name = escaped(&pool);
         states.into_iter().map(move |(state, count)| (format!("pool=\"{name}\",state=\"{state}\""), count))
     };

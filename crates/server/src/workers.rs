@@ -6,13 +6,14 @@ use crate::schema::{ClassName, WorkerStateName};
 use axum::Json;
 use axum::extract::State;
 use everbeat_engine::Error;
-use everbeat_engine::pools::WorkerView;
+use everbeat_engine::pools::{WorkerView, WorkersAsked};
 use everbeat_model::{ReplicaId, RunId, StoreTime, WorkerId};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// A worker of the replica that answers: of one of its pools, or one that dialled in from elsewhere.
+/// A worker: of a pool, or one that dialled in from elsewhere.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Worker)]
 pub(crate) struct WorkerJson {
@@ -21,11 +22,12 @@ pub(crate) struct WorkerJson {
     /// Absent of a worker from elsewhere.
     #[schema(required)]
     pool: Option<String>,
+    /// Of a worker of another replica `ready` also means `busy`.
     #[schema(value_type = WorkerStateName)]
-    state: &'static str,
+    state: Cow<'static, str>,
     /// What its signs of life say of it.
     #[schema(value_type = ClassName)]
-    class: &'static str,
+    class: Cow<'static, str>,
     /// The number of its process, for people: nothing is judged or signalled by it.
     #[schema(required)]
     pid: Option<u32>,
@@ -52,7 +54,7 @@ pub(crate) struct WorkerJson {
     timeouts: u64,
     /// How many attempts it performs.
     running: usize,
-    /// The runs that they belong to.
+    /// The runs that they belong to; only its own replica tells them.
     #[schema(value_type = Vec<Uuid>)]
     performs: Vec<RunId>,
     /// Attempts that it brought to an end.
@@ -63,10 +65,16 @@ pub(crate) struct WorkerJson {
     #[schema(required)]
     last_exit: Option<String>,
     /// Why it is to be replaced, if it is.
-    #[schema(required)]
-    retiring: Option<&'static str>,
+    #[schema(required, value_type = Option<String>)]
+    retiring: Option<Cow<'static, str>>,
     #[schema(required, value_type = Option<Uuid>)]
     replica_id: Option<ReplicaId>,
+    /// Where the server of that replica answers, if it is known: only that one can ping, dump, drain or restart it.
+    #[schema(required)]
+    server: Option<String>,
+    /// When its replica told this. Absent of a worker of the replica that answers: that is how it is now.
+    #[schema(required, value_type = Option<String>, format = DateTime)]
+    told_at: Option<StoreTime>,
 }
 
 impl From<WorkerView> for WorkerJson {
@@ -97,11 +105,15 @@ impl From<WorkerView> for WorkerJson {
             last_exit: view.last_exit,
             retiring: view.retiring,
             replica_id: view.replica_id,
+            server: view.server,
+            told_at: view.told_at,
         }
     }
 }
 
-/// The workers of the replica that answers, by id.
+/// The workers of all replicas, by id. Those of the replica that answers are shown as they are now, those of others as
+/// these told last: a few seconds after each started, served, changed its class or went. While the store does not answer,
+/// only those of the replica that answers.
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers",
     params(
         ("pool" = Option<String>, Query, min_length = 1, max_length = 200, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$"),
@@ -112,11 +124,14 @@ impl From<WorkerView> for WorkerJson {
     responses((status = 200, body = Page<WorkerJson>)))]
 pub(crate) async fn list_workers(State(app): State<App>, params: Params) -> Result<Json<Page<WorkerJson>>> {
     let params = params.only(&["pool", "state", "limit", "cursor"])?;
-    let pool = params.name("pool")?;
-    part_of(&app, &params, |worker| pool.is_none() || worker.pool == pool)
+    let state = params.word("state", &WorkerView::STATES, |state| state)?.map(ToString::to_string);
+    let (limit, after) = (whole_limit(&params)?, params.id::<WorkerId>("cursor")?);
+    let asked = WorkersAsked { pool: params.name("pool")?, state, after, limit: limit + 1 };
+    let workers = app.engine.all_workers(&asked).await;
+    Ok(Json(Page::of_whole(workers.into_iter().map(WorkerJson::from), limit, after, |worker| worker.id)))
 }
 
-/// The part of these workers that is asked for.
+/// The part of these workers of the replica that answers.
 pub(crate) fn part_of(
     app: &App,
     params: &Params,
@@ -131,12 +146,12 @@ pub(crate) fn part_of(
 }
 
 #[utoipa::path(get, path = "/api/v1/workers/{id}", tag = "workers", params(("id" = Uuid, Path)),
-    responses((status = 200, body = WorkerJson), (status = 404, description = "This replica has no such worker")))]
+    responses((status = 200, body = WorkerJson), (status = 404, description = "No replica has such a worker")))]
 pub(crate) async fn get_worker(State(app): State<App>, id: Segment, params: Params) -> Result<Json<WorkerJson>> {
     params.only(&[])?;
     let id: WorkerId = id.id()?;
     let missing = || Error::NotFound { what: "worker", id: id.to_string() };
-    Ok(Json(app.engine.worker(id).ok_or_else(missing)?.into()))
+    Ok(Json(app.engine.any_worker(id).await?.ok_or_else(missing)?.into()))
 }
 
 /// How long a worker took to answer.
@@ -150,8 +165,8 @@ pub(crate) struct PongedJson {
 #[utoipa::path(post, path = "/api/v1/workers/{id}/ping", tag = "workers", params(("id" = Uuid, Path)),
     responses(
         (status = 200, body = PongedJson),
-        (status = 404, description = "This replica has no such worker"),
-        (status = 409, description = "It does not answer, is not connected, or cannot be pinged"),
+        (status = 404, description = "No replica has such a worker"),
+        (status = 409, description = "It does not answer, is not connected, cannot be pinged, or is another replica's"),
     ))]
 pub(crate) async fn ping_worker(State(app): State<App>, id: Segment, params: Params) -> Result<Json<PongedJson>> {
     params.only(&[])?;
@@ -163,8 +178,8 @@ pub(crate) async fn ping_worker(State(app): State<App>, id: Segment, params: Par
 #[utoipa::path(post, path = "/api/v1/workers/{id}/restart", tag = "workers", params(("id" = Uuid, Path)),
     responses(
         (status = 200, body = WorkerJson),
-        (status = 404, description = "This replica has no such worker"),
-        (status = 409, description = "It belongs to no pool: nobody here can start another"),
+        (status = 404, description = "No replica has such a worker"),
+        (status = 409, description = "It belongs to no pool, or to another replica: nobody here can start another"),
     ))]
 pub(crate) async fn restart_worker(State(app): State<App>, id: Segment, params: Params) -> Result<Json<WorkerJson>> {
     params.only(&[])?;
@@ -173,7 +188,11 @@ pub(crate) async fn restart_worker(State(app): State<App>, id: Segment, params: 
 
 /// Lets a worker finish what it has, and go. Its pool starts another.
 #[utoipa::path(post, path = "/api/v1/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
-    responses((status = 200, body = WorkerJson), (status = 404, description = "This replica has no such worker")))]
+    responses(
+        (status = 200, body = WorkerJson),
+        (status = 404, description = "No replica has such a worker"),
+        (status = 409, description = "It is another replica's"),
+    ))]
 pub(crate) async fn drain_worker(State(app): State<App>, id: Segment, params: Params) -> Result<Json<WorkerJson>> {
     params.only(&[])?;
     Ok(Json(app.engine.drain_worker(id.id()?).await?.into()))
@@ -190,8 +209,8 @@ pub(crate) struct StacksJson {
 #[utoipa::path(post, path = "/api/v1/workers/{id}/dump", tag = "workers", params(("id" = Uuid, Path)),
     responses(
         (status = 200, body = StacksJson),
-        (status = 404, description = "This replica has no such worker"),
-        (status = 409, description = "It does not tell"),
+        (status = 404, description = "No replica has such a worker"),
+        (status = 409, description = "It does not tell, or is another replica's"),
     ))]
 pub(crate) async fn dump_worker(State(app): State<App>, id: Segment, params: Params) -> Result<Json<StacksJson>> {
     params.only(&[])?;

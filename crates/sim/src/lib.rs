@@ -17,6 +17,7 @@ mod faulty_outputs;
 mod faulty_runs;
 mod faulty_shims;
 mod faulty_store;
+mod faulty_workers;
 mod graph_checker;
 mod graph_clients;
 mod graph_rest;

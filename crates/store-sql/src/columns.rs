@@ -160,6 +160,7 @@ pub(crate) fn id_column(of: Noun) -> (&'static str, &'static str) {
         Noun::RunningRun => ("lease", "run_id"),
         Noun::Execution => ("execution", "id"),
         Noun::Verdict => ("verdict", "id"),
+        Noun::Worker => ("worker", "id"),
     }
 }
 

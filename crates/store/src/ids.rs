@@ -24,8 +24,10 @@ pub enum Noun {
     RunningRun,
     Execution,
     Verdict,
+    /// Those of which replicas have told.
+    Worker,
 }
 
 impl Noun {
-    pub const ALL: [Noun; 4] = [Noun::Run, Noun::RunningRun, Noun::Execution, Noun::Verdict];
+    pub const ALL: [Noun; 5] = [Noun::Run, Noun::RunningRun, Noun::Execution, Noun::Verdict, Noun::Worker];
 }

@@ -21,6 +21,7 @@ mod runs;
 mod tasks;
 mod verdicts;
 mod wakes;
+mod workers;
 
 pub use audit::{Audit, Audits, Violation};
 pub use error::{Cause, Class, Error, Obstacle};
@@ -41,6 +42,7 @@ pub use runs::{
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
 pub use wakes::{WakeSignal, Wakes};
+pub use workers::{Told, WorkerFilter, WorkerRow, Workers};
 
 use everbeat_model::StoreTime;
 pub use everbeat_model::{Enqueue, Enqueued, Idempotency, Reopened};
@@ -62,6 +64,7 @@ pub trait Store:
     + Events
     + Audits
     + Wakes
+    + Workers
     + Send
     + Sync
     + 'static
@@ -82,6 +85,7 @@ impl<T> Store for T where
         + Events
         + Audits
         + Wakes
+        + Workers
         + Send
         + Sync
         + 'static

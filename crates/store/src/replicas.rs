@@ -39,7 +39,8 @@ pub trait Replicas {
     /// A replica's own orderly end.
     async fn leave(&self, replica: ReplicaId) -> Result<()>;
 
-    /// Forgets rows of dead and left replicas without leases whose last beat is older than `keep`.
+    /// Forgets rows of dead and left replicas without leases whose last beat is older than `keep`, and whatever
+    /// replicas that hold no leases have told of their workers. Answers how many replicas were forgotten.
     async fn forget_replicas(&self, keep: Duration) -> Result<usize>;
 }
 

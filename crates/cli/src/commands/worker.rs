@@ -26,8 +26,9 @@ pub(crate) fn act(to: &To, action: WorkerAction) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-pub(super) const HEADERS: [&str; 11] =
-    ["ID", "POOL", "STATE", "CLASS", "PONG", "TRIP", "BUSY", "DONE", "UPTIME", "RESTARTS", "PERFORMS"];
+pub(super) const HEADERS: [&str; 13] = [
+    "ID", "POOL", "STATE", "CLASS", "PONG", "TRIP", "BUSY", "DONE", "UPTIME", "RESTARTS", "REPLICA", "TOLD", "PERFORMS",
+];
 
 pub(super) fn row(worker: &Value) -> Vec<Cell> {
     let cell = |name: &str| Cell::new(plain(&worker[name]));
@@ -42,6 +43,9 @@ pub(super) fn row(worker: &Value) -> Vec<Cell> {
         cell("finished"),
         Cell::new(uptime(worker)),
         cell("restarts"),
+        cell("replica_id"),
+        // Of a worker of the server that was asked: now.
+        Cell::new(age(&worker["told_at"])),
         Cell::new(performs(worker, " ")),
     ]
 }
@@ -72,6 +76,8 @@ pub(super) fn described(worker: &Value) -> String {
         ("restarts", plain(&worker["restarts"])),
         ("last exit", plain(&worker["last_exit"])),
         ("replica", plain(&worker["replica_id"])),
+        ("server", plain(&worker["server"])),
+        ("told", moment(&worker["told_at"])),
     ];
     fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
 }

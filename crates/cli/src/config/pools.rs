@@ -214,7 +214,10 @@ pub(super) const FIELDS: &[Field] = &[
         name: "cwd",
         help: "Where the workers run; a relative path counts from the folder of the configuration file.",
     },
-    Field { name: "heartbeat", help: "Whether workers are pinged (default `true`)." },
+    Field {
+        name: "heartbeat",
+        help: "Whether workers are pinged (default `true`). One that performs work with `when_isolated = \"stop\"` always is.",
+    },
     Field {
         name: "dependent",
         help: "Whether a worker that does not answer is ended, and one that is not pinged ends itself (default `true`).",
@@ -238,7 +241,7 @@ pub(super) const FIELDS: &[Field] = &[
         help: "How long something of a killed worker may be left before that is told (default `5s`).",
     },
     Field { name: "max_age", help: "A worker is replaced when it is so old." },
-    Field { name: "max_runs", help: "A worker is replaced after so many attempts." },
+    Field { name: "max_runs", help: "A worker is given so many attempts, no more, and then replaced." },
     Field {
         name: "max_memory",
         help: "A worker that takes more, with all it started, is ended; one that takes nearly so much is replaced when its work is done.",

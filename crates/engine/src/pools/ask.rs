@@ -59,7 +59,7 @@ impl Engine {
 
     /// Replaces one worker: it takes nothing new once another stands in for it, and goes when its work is done.
     pub async fn restart_worker(&self, id: WorkerId) -> Result<WorkerView> {
-        let (pool, worker) = self.find_worker(id)?;
+        let (pool, worker) = self.find_worker(id).await?;
         owned(&pool, &worker)?;
         retire(&worker);
         pool.changed.notify_one();
@@ -70,7 +70,7 @@ impl Engine {
 
     /// Lets a worker finish what it has, and go. Its pool starts another.
     pub async fn drain_worker(&self, id: WorkerId) -> Result<WorkerView> {
-        let (pool, worker) = self.find_worker(id)?;
+        let (pool, worker) = self.find_worker(id).await?;
         end::drain(&self.core, &pool, &worker, None);
         pool.changed.notify_one();
         let seen = self.worker_again(id);
@@ -80,7 +80,7 @@ impl Engine {
 
     /// Pings a worker now, and answers how long its pong took.
     pub async fn ping_worker(&self, id: WorkerId) -> Result<Duration> {
-        let (pool, worker) = self.find_worker(id)?;
+        let (pool, worker) = self.find_worker(id).await?;
         let refuse =
             |problem: &str, hint: &str| Err(Error::Conflict { problem: problem.to_string(), hint: hint.to_string() });
         if pool.speaks_lines() {
@@ -108,7 +108,7 @@ impl Engine {
 
     /// The stacks of a worker: by its own word, or else as its process can tell.
     pub async fn dump_worker(&self, id: WorkerId) -> Result<String> {
-        let (_, worker) = self.find_worker(id)?;
+        let (_, worker) = self.find_worker(id).await?;
         let core = &self.core;
         let (sequence, answered) = core.pools.await_stacks(id);
         if worker.tell_now(ToWorker::Dump { sequence })
@@ -141,9 +141,20 @@ impl Engine {
         self.core.pools.named(name).ok_or_else(|| Error::NotFound { what: "pool", id: name.to_string() })
     }
 
-    fn find_worker(&self, id: WorkerId) -> Result<(Arc<Pool>, Arc<Worker>)> {
+    /// A worker of this replica. Only its own replica can act on one: whoever asks another is told which.
+    async fn find_worker(&self, id: WorkerId) -> Result<(Arc<Pool>, Arc<Worker>)> {
         let found = self.core.pools.of_worker(id).and_then(|pool| Some((pool.clone(), pool.worker(id)?)));
-        found.ok_or_else(|| Error::NotFound { what: "worker", id: id.to_string() })
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let missing = || Error::NotFound { what: "worker", id: id.to_string() };
+        let told = self.any_worker(id).await?.ok_or_else(missing)?;
+        let replica = told.replica_id.map(|replica| replica.to_string()).unwrap_or_default();
+        let hint = match &told.server {
+            Some(server) => format!("ask the server of that replica, which answers at {server}"),
+            None => format!("ask the server of that replica; its worker runs on {:?}", told.host),
+        };
+        Err(Error::Conflict { problem: format!("worker {id} belongs to another replica, {replica}"), hint })
     }
 
     fn pool_again(&self, name: &str) -> Result<PoolView> {

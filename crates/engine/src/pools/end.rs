@@ -1,9 +1,9 @@
 //! How a worker is brought to its end: drained, or ended for a fault.
 
 use super::guardian::{WorkerProcess, WorkerSignal};
+use super::keep;
 use super::link::ToWorker;
 use super::pool::Pool;
-use super::keep;
 use super::worker::{Going, Phase, Sentenced, Worker};
 use crate::engine::Core;
 use crate::env::within;

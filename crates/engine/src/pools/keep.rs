@@ -142,7 +142,7 @@ fn recycle(pool: &Pool, worker: &Worker, now: BootInstant) {
     let full = |most: u64| state.pulse.resident_bytes as f64 >= most as f64 * NEARLY_FULL;
     let why = if settings.max_age.is_some_and(|most| worker.uptime(now) >= most) {
         Some(Retiring::Age)
-    } else if settings.max_runs.is_some_and(|most| state.finished >= most) {
+    } else if state.is_used_up() {
         Some(Retiring::Runs)
     } else if settings.max_memory.is_some_and(full) {
         Some(Retiring::Memory)

@@ -13,10 +13,12 @@ mod link;
 mod performer;
 mod pool;
 mod pulse;
+mod report;
 mod settings;
 mod streamed;
 mod taken;
 mod telemetry;
+mod tell;
 mod view;
 mod watch;
 mod worker;
@@ -32,7 +34,7 @@ pub use link::{
 };
 pub use settings::{PoolSettings, Protocol, WantedContainment};
 pub use telemetry::tell;
-pub use view::{PoolView, WorkerView};
+pub use view::{PoolView, WorkerView, WorkersAsked};
 
 pub(crate) use pool::Pool;
 pub(crate) use taken::Taken;

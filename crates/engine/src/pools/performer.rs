@@ -3,10 +3,13 @@
 use super::link::{FromWorker, LeaseShown, ToWorker};
 use super::pool::Pool;
 use super::worker::{Left, Worker};
+use super::{tell, watch};
 use crate::attempts::{Capacity, Conclusion, Line, Offer, Performer, Post, Terms, Work};
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::{Ending, Outcome, Reason, Token};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +36,13 @@ impl Performer for Pool {
 
     fn terms(&self, spec: &Spec) -> Terms {
         Terms::apart(&spec.policy)
+    }
+
+    fn loops(&self, post: &Post) -> Vec<(&'static str, BoxFuture<'static, ()>)> {
+        let life = &post.life;
+        let this = life.core.pools.all().find(|pool| std::ptr::eq(Arc::as_ptr(pool), self));
+        let tells = this.map(|pool| ("tell workers", tell::run(life.clone(), pool.clone()).boxed()));
+        tells.into_iter().collect()
     }
 
     /// Until its guardian has ended it, or, elsewhere, until nobody vouches for it any more.
@@ -86,11 +96,19 @@ impl Performer for Pool {
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {
         let lease = shown(work);
+        if work.terms.isolation && self.speaks_lines() {
+            return Some(self.unfit(work).into());
+        }
         let Some((worker, heard)) = self.engage(&lease, work.spec()) else {
             return Some(
                 Ending::because(Outcome::Released, Reason::WorkerAway, "no worker had a free slot for it").into(),
             );
         };
+        if work.terms.isolation && !self.settings.heartbeat {
+            // Before the work: its worker must know until when the work is vouched for.
+            worker.state().pulse.hurry(post.env().boot());
+            watch::ping(&post.life.core, self, &worker, post.env().boot());
+        }
         let ctx = post.ctx(work);
         work.performed_by(worker.id);
         let conclusion = self.follow(post, &ctx, work, &worker, lease, heard).await;
@@ -164,9 +182,21 @@ impl Pool {
             .collect();
         able.sort_by_key(|(room, _)| std::cmp::Reverse(*room));
         able.into_iter().find_map(|(_, worker)| {
-            let heard = worker.engage(lease, &spec.task)?;
+            let heard = worker.engage(lease, spec)?;
             Some((worker, heard))
         })
+    }
+
+    /// Why a worker that speaks lines cannot perform work that must stop when its server is cut off or frozen: nobody can
+    /// tell it until when the work is vouched for.
+    fn unfit(&self, work: &Work) -> Ending {
+        let message = format!(
+            "task {:?} has when_isolated = stop, and the workers of pool {:?} speak lines: they have no clock by which \
+             they would stop. Use when_isolated = continue, or workers that speak the link (protocol = \"grpc\")",
+            work.spec().task,
+            self.settings.name
+        );
+        Ending::failed(&message, true)
     }
 
     fn serves(&self, queues: &BTreeSet<String>, queue: &str) -> bool {

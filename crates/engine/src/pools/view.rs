@@ -3,7 +3,12 @@
 use super::pool::Pool;
 use super::worker::{Phase, Worker};
 use crate::Engine;
+use crate::engine::Core;
+use crate::env::within;
 use everbeat_model::{BootInstant, ReplicaId, RunId, StoreTime, WorkerId};
+use everbeat_store::{Error as StoreError, WorkerFilter};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,14 +36,14 @@ pub struct PoolView {
     pub replica_id: Option<ReplicaId>,
 }
 
-/// A worker of this replica.
+/// A worker of this replica, or one of another replica as that one told of it.
 #[derive(Clone, Debug)]
 pub struct WorkerView {
     pub id: WorkerId,
     pub pool: Option<String>,
-    /// One of [`WorkerView::STATES`].
-    pub state: &'static str,
-    pub class: &'static str,
+    /// One of [`WorkerView::STATES`], unless a replica of another version knows others.
+    pub state: Cow<'static, str>,
+    pub class: Cow<'static, str>,
     pub pid: Option<u32>,
     pub host: String,
     pub sdk: String,
@@ -61,8 +66,29 @@ pub struct WorkerView {
     pub restarts: u64,
     /// How the last worker of its pool ended.
     pub last_exit: Option<String>,
-    pub retiring: Option<&'static str>,
+    pub retiring: Option<Cow<'static, str>>,
     pub replica_id: Option<ReplicaId>,
+    /// Where the server of its replica answers, if that is known.
+    pub server: Option<String>,
+    /// When another replica told this. None of a worker of this replica: that is how it is now.
+    pub told_at: Option<StoreTime>,
+}
+
+/// Which workers are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct WorkersAsked {
+    pub pool: Option<String>,
+    pub state: Option<String>,
+    pub after: Option<WorkerId>,
+    pub limit: usize,
+}
+
+impl WorkersAsked {
+    fn fits(&self, worker: &WorkerView) -> bool {
+        (self.pool.is_none() || worker.pool == self.pool)
+            && self.state.as_ref().is_none_or(|state| worker.state == *state)
+            && self.after.is_none_or(|after| worker.id > after)
+    }
 }
 
 impl PoolView {
@@ -85,13 +111,45 @@ impl Engine {
 
     /// The workers of this replica, those of no pool last.
     pub fn workers(&self) -> Vec<WorkerView> {
-        let of = |pool: &Arc<Pool>| pool.workers().iter().map(|worker| self.view_worker(pool, worker)).collect();
+        let of = |pool: &Arc<Pool>| pool.workers().iter().map(|worker| view_worker(&self.core, pool, worker)).collect();
         self.core.pools.all().flat_map(|pool| -> Vec<WorkerView> { of(pool) }).collect()
     }
 
     pub fn worker(&self, id: WorkerId) -> Option<WorkerView> {
         let pool = self.core.pools.of_worker(id)?;
-        Some(self.view_worker(&pool, &*pool.worker(id)?))
+        Some(view_worker(&self.core, &pool, &*pool.worker(id)?))
+    }
+
+    /// The workers of all replicas, by id: those of the others as these told last. While the store does not answer, only
+    /// those of this one. There may be more than were asked for.
+    pub async fn all_workers(&self, asked: &WorkersAsked) -> Vec<WorkerView> {
+        let mut workers = self.workers();
+        let mine: BTreeSet<WorkerId> = workers.iter().map(|worker| worker.id).collect();
+        workers.retain(|worker| asked.fits(worker));
+        let WorkersAsked { pool, state, after, limit } = asked.clone();
+        let filter = WorkerFilter { besides: self.replica_id(), pool, state, after, limit, ..WorkerFilter::default() };
+        match self.told_workers(filter).await {
+            Ok(told) => workers.extend(told.into_iter().filter(|worker| !mine.contains(&worker.id))),
+            Err(error) => tracing::warn!(%error, "the workers of other replicas cannot be listed"),
+        }
+        workers.sort_by_key(|worker| worker.id);
+        workers
+    }
+
+    /// A worker of any replica.
+    pub async fn any_worker(&self, id: WorkerId) -> crate::Result<Option<WorkerView>> {
+        if let Some(worker) = self.worker(id) {
+            return Ok(Some(worker));
+        }
+        let filter = WorkerFilter { id: Some(id), limit: 1, ..WorkerFilter::default() };
+        Ok(self.told_workers(filter).await?.pop())
+    }
+
+    async fn told_workers(&self, filter: WorkerFilter) -> Result<Vec<WorkerView>, StoreError> {
+        let core = &self.core;
+        let rows = within(&*core.env, core.settings.call_limit(), core.store.workers(filter)).await;
+        let rows = rows.unwrap_or_else(|| Err(StoreError::no_answer()))?;
+        Ok(rows.into_iter().map(|row| WorkerView::of_row(row, core.now())).collect())
     }
 
     fn view_pool(&self, pool: &Pool) -> PoolView {
@@ -127,50 +185,52 @@ impl Engine {
             replica_id: self.replica_id(),
         }
     }
+}
 
-    fn view_worker(&self, pool: &Pool, worker: &Worker) -> WorkerView {
-        let core = &self.core;
-        let now = core.env.boot();
-        let (restarts, last_exit) = {
-            let state = pool.state();
-            (state.restarts, state.last_exit.clone())
-        };
-        let at = |at: BootInstant| core.clock.at(at, &*core.env);
-        let state = worker.state();
-        let word = match state.phase {
-            Phase::Dead => "dead",
-            _ if state.sentence.is_some() => "ending",
-            Phase::Starting => "starting",
-            Phase::Draining => "draining",
-            Phase::Serving if state.running() > 0 => "busy",
-            Phase::Serving => "ready",
-        };
-        WorkerView {
-            id: worker.id,
-            pool: pool.name().map(ToString::to_string),
-            state: word,
-            class: state.pulse.class.as_str(),
-            pid: worker.pid(),
-            host: state.hello.host.clone(),
-            sdk: state.hello.sdk.clone(),
-            tasks: state.hello.tasks.iter().cloned().collect(),
-            slots: state.hello.slots,
-            started_at: worker.started_at,
-            uptime: worker.uptime(now),
-            last_pong_at: state.pulse.last_pong.map(|(pong, _)| at(pong)),
-            round_trip: state.pulse.round_trip,
-            lag: state.pulse.last_pong.map(|(_, pong)| pong.lag),
-            resident_bytes: state.pulse.resident_bytes,
-            pings: state.pulse.pings,
-            pongs: state.pulse.pongs,
-            timeouts: state.pulse.timeouts,
-            running: state.running(),
-            performs: state.performs(),
-            finished: state.finished,
-            restarts,
-            last_exit,
-            retiring: state.retiring.map(super::keep::Retiring::as_str),
-            replica_id: self.replica_id(),
-        }
+/// A worker of this replica, as it is now.
+pub(super) fn view_worker(core: &Core, pool: &Pool, worker: &Worker) -> WorkerView {
+    let now = core.env.boot();
+    let (restarts, last_exit) = {
+        let state = pool.state();
+        (state.restarts, state.last_exit.clone())
+    };
+    let at = |at: BootInstant| core.clock.at(at, &*core.env);
+    let state = worker.state();
+    let word = match state.phase {
+        Phase::Dead => "dead",
+        _ if state.sentence.is_some() => "ending",
+        Phase::Starting => "starting",
+        Phase::Draining => "draining",
+        Phase::Serving if state.running() > 0 => "busy",
+        Phase::Serving => "ready",
+    };
+    WorkerView {
+        id: worker.id,
+        pool: pool.name().map(ToString::to_string),
+        state: word.into(),
+        class: state.pulse.class.as_str().into(),
+        pid: worker.pid(),
+        host: state.hello.host.clone(),
+        sdk: state.hello.sdk.clone(),
+        tasks: state.hello.tasks.iter().cloned().collect(),
+        slots: state.hello.slots,
+        started_at: worker.started_at,
+        uptime: worker.uptime(now),
+        last_pong_at: state.pulse.last_pong.map(|(pong, _)| at(pong)),
+        round_trip: state.pulse.round_trip,
+        lag: state.pulse.last_pong.map(|(_, pong)| pong.lag),
+        resident_bytes: state.pulse.resident_bytes,
+        pings: state.pulse.pings,
+        pongs: state.pulse.pongs,
+        timeouts: state.pulse.timeouts,
+        running: state.running(),
+        performs: state.performs(),
+        finished: state.finished,
+        restarts,
+        last_exit,
+        retiring: state.retiring.map(|why| why.as_str().into()),
+        replica_id: core.life().map(|life| life.id),
+        server: core.address.get().cloned(),
+        told_at: None,
     }
 }

@@ -98,8 +98,9 @@ pub(super) fn ping(core: &Core, pool: &Pool, worker: &Worker, now: BootInstant) 
     }
     let vouched_until = core.life().map_or(now, |life| life.vouched_until());
     let mut state = worker.state();
-    // Without heartbeats there is one ping all the same: its answer shows that the welcome has arrived.
-    if !pool.settings.heartbeat && state.keys.is_confirmed() {
+    // Without heartbeats there is one ping all the same: its answer shows that the welcome has arrived. And whoever
+    // performs what it must end by itself when nobody vouches for it is told so again and again.
+    if !pool.settings.heartbeat && state.keys.is_confirmed() && !state.needs_vouching() {
         return;
     }
     let Some((to, epoch)) = state.line.as_ref().map(|line| (line.to.clone(), line.epoch)) else { return };

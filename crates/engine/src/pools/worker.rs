@@ -10,6 +10,8 @@ use super::pulse::Pulse;
 use super::settings::PoolSettings;
 use crate::engine::lock;
 use crate::env::{Env, Task};
+use everbeat_model::policy::WhenIsolated;
+use everbeat_model::run::Spec;
 use everbeat_model::worker::Class;
 use everbeat_model::{BootInstant, Reason, RunId, StoreTime, Token, WorkerId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,6 +56,8 @@ pub(super) struct State {
     pub(super) pulse: Pulse,
     /// Attempts that it has brought to an end.
     pub(super) finished: u64,
+    /// It is given no more attempts than this.
+    pub(super) most_runs: Option<u64>,
     /// It is to be replaced: it takes nothing new once another can.
     pub(super) retiring: Option<Retiring>,
     pub(super) last_lines: VecDeque<String>,
@@ -108,6 +112,8 @@ struct Route {
     to: mpsc::Sender<FromWorker>,
     /// The attempt was handed to its worker, over some link.
     handed: bool,
+    /// The worker ends the attempt by itself when nobody vouches for it any more.
+    vouched: bool,
     /// The attempt is judged, and its worker is asked to end it.
     ending: bool,
     /// Its worker has said that it ended.
@@ -159,6 +165,7 @@ impl Worker {
                 attempts: BTreeMap::new(),
                 pulse: Pulse::new(settings, started, visible),
                 finished: 0,
+                most_runs: settings.max_runs,
                 retiring: None,
                 last_lines: VecDeque::new(),
                 going: None,
@@ -237,14 +244,15 @@ impl Worker {
     }
 
     /// Takes a slot for an attempt, and answers where it is heard. None: it has no room, or is not the one to ask.
-    pub(super) fn engage(&self, lease: &LeaseShown, task: &str) -> Option<mpsc::Receiver<FromWorker>> {
+    pub(super) fn engage(&self, lease: &LeaseShown, spec: &Spec) -> Option<mpsc::Receiver<FromWorker>> {
         let mut state = self.state();
-        if !state.takes(task) {
+        if !state.takes(&spec.task) {
             return None;
         }
         let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
         let (run, attempt) = (lease.run_id, lease.attempt);
-        let route = Route { run, attempt, to, handed: false, ending: false, over: false };
+        let vouched = spec.policy.when_isolated == WhenIsolated::Stop;
+        let route = Route { run, attempt, to, handed: false, vouched, ending: false, over: false };
         state.attempts.insert(lease.token, route);
         Some(heard)
     }

@@ -5,6 +5,7 @@ use everbeat_model::job::Command;
 use everbeat_model::run::Kind;
 use everbeat_model::{ExecutionId, ReplicaId, Run, RunId, StoreTime, VerdictId, WorkerId};
 use everbeat_store::Noun;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use uuid::Uuid;
@@ -44,7 +45,7 @@ pub struct Match {
     pub kind: Findable,
     /// The name of a job itself; of a run its task, of an execution its graph, of a replica its host, of a worker its pool.
     pub name: String,
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// When the thing came to be.
     pub at: StoreTime,
 }
@@ -99,6 +100,7 @@ impl Engine {
         }
         nouns.extend(kinds.contains(&Findable::Execution).then_some(Noun::Execution));
         nouns.extend(kinds.contains(&Findable::Verdict).then_some(Noun::Verdict));
+        nouns.extend(kinds.contains(&Findable::Worker).then_some(Noun::Worker));
         let mut ids = BTreeSet::new();
         for noun in nouns {
             let window = self.core.store.ids(noun, Uuid::nil()..=Uuid::max(), FIND_WINDOW).await?;
@@ -136,7 +138,7 @@ impl Engine {
             if kinds.contains(&Findable::Execution)
                 && let Some(view) = self.core.store.execution(ExecutionId(*id)).await?
             {
-                let state = if view.execution.archived_at.is_some() { "archived" } else { "open" };
+                let state = if view.execution.archived_at.is_some() { "archived" } else { "open" }.into();
                 let (name, at) = (view.graph.name.clone(), view.created_at);
                 found.push(Match { id: *id, kind: Findable::Execution, name, state, at });
             }
@@ -144,17 +146,17 @@ impl Engine {
                 && let Some(verdict) = self.core.store.verdict(VerdictId(*id)).await?
             {
                 let name = verdict.reason;
-                let state = verdict.judgement.as_str();
+                let state = verdict.judgement.as_str().into();
                 found.push(Match { id: *id, kind: Findable::Verdict, name, state, at: verdict.at });
             }
             if kinds.contains(&Findable::Worker)
-                && let Some(worker) = self.worker(WorkerId(*id))
+                && let Some(worker) = self.any_worker(WorkerId(*id)).await?
             {
                 let (name, state) = (worker.pool.unwrap_or(worker.host), worker.state);
                 found.push(Match { id: *id, kind: Findable::Worker, name, state, at: worker.started_at });
             }
             if let Some(replica) = replicas.iter().find(|replica| replica.id == ReplicaId(*id)) {
-                let (name, state) = (replica.host.clone(), replica.state.as_str());
+                let (name, state) = (replica.host.clone(), replica.state.as_str().into());
                 found.push(Match { id: *id, kind: Findable::Replica, name, state, at: replica.started_at });
             }
         }
@@ -181,7 +183,7 @@ impl Engine {
 fn run_match(run: Run) -> Match {
     let kind = if run.spec.kind == Kind::Job { Findable::Job } else { Findable::Run };
     let name = named(&run).unwrap_or_else(|| run.spec.task.clone());
-    Match { id: run.id.0, kind, name, state: run.state.as_str(), at: run.created_at }
+    Match { id: run.id.0, kind, name, state: run.state.as_str().into(), at: run.created_at }
 }
 
 /// What people call a job: its name, or else its program.

@@ -40,7 +40,7 @@ async fn a_worker_that_says_hello_is_welcomed_and_known() {
     assert!(worker.welcome.epoch > 0 && worker.welcome.ping_interval_ms > 0 && worker.welcome.worker_ttl_ms > 0);
     let seen = server.engine.workers().pop().expect("a worker");
     assert_eq!(seen.id.to_string(), worker.welcome.worker_id);
-    assert_eq!((seen.sdk.as_str(), seen.host.as_str(), seen.slots, seen.state), ("test 1", "elsewhere", 2, "ready"));
+    assert_eq!((seen.sdk.as_str(), seen.host.as_str(), seen.slots, &*seen.state), ("test 1", "elsewhere", 2, "ready"));
     // It leaves in order.
     worker.stream.finish();
     assert_eq!(worker.stream.ended().await.0, OK);

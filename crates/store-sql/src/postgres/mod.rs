@@ -46,6 +46,7 @@ mod transaction;
 mod unbind;
 mod verdicts;
 mod wakes;
+mod workers;
 
 pub use options::PostgresOptions;
 

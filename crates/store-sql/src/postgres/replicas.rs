@@ -70,7 +70,9 @@ const FORGET: &str = concat!(
     "with ",
     now!(),
     ", forgotten as (delete from replica p using t where p.state not in ('active', 'draining') \
-       and p.last_heartbeat_at < t.now - $1 and not exists (select 1 from lease l where l.replica_id = p.id) returning 1) \
+       and p.last_heartbeat_at < t.now - $1 and not exists (select 1 from lease l where l.replica_id = p.id) returning 1), \
+     untold as (delete from worker w where not exists (select 1 from replica p \
+       where p.id = w.replica_id and p.state in ('active', 'draining'))) \
      select count(*) from forgotten"
 );
 

@@ -40,6 +40,7 @@ mod tasks;
 mod unbind;
 mod verdicts;
 mod wakes;
+mod workers;
 mod writer;
 
 use crate::cells::Definitions;

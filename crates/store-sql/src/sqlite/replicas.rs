@@ -61,7 +61,13 @@ impl Replicas for Sqlite {
                     "delete from replica where state not in ('active', 'draining') and last_heartbeat_at < ?1
                        and id not in (select replica_id from lease)",
                 )?;
-                Ok(delete.execute([tx.now.0.saturating_sub(micros(keep))])?)
+                let forgotten = delete.execute([tx.now.0.saturating_sub(micros(keep))])?;
+                let mut untell = tx.connection.prepare_cached(
+                    "delete from worker where replica_id not in
+                       (select id from replica where state in ('active', 'draining'))",
+                )?;
+                untell.execute([])?;
+                Ok(forgotten)
             })
             .await
     }

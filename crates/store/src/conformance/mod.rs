@@ -45,6 +45,7 @@ mod unbind;
 mod verdicts;
 mod versions;
 mod wakes;
+mod workers;
 
 pub use clock::HandClock;
 
@@ -447,6 +448,11 @@ macro_rules! conformance {
             wakes {
                 a_wake_reaches_every_signal
                 a_wake_that_came_before_the_wait_is_not_missed
+            }
+            workers {
+                what_is_told_of_workers_reads_back_by_id_and_filter
+                what_is_told_again_replaces_and_what_is_gone_is_forgotten
+                replicas_that_are_gone_tell_nothing_and_are_told_nothing_of
             }
         }
     };

@@ -16,6 +16,7 @@ impl Ids for Memory {
             Noun::RunningRun => Box::new(state.leases.keys().rev().map(|id| id.0)),
             Noun::Execution => Box::new(state.executions.keys().rev().map(|id| id.0)),
             Noun::Verdict => Box::new(state.verdicts.keys().rev().map(|id| id.0)),
+            Noun::Worker => Box::new(state.workers.keys().rev().map(|id| id.0)),
         };
         Ok(newest.filter(|id| within.contains(id)).take(limit).collect())
     }

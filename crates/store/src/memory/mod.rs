@@ -12,6 +12,7 @@ mod runs;
 mod settle;
 mod state;
 mod traits;
+mod workers;
 
 pub use outputs::OutputRow;
 pub use state::{DoneRow, ExecutionRow, LeaseRow, RunRow, State, ValueRow};

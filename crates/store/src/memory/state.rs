@@ -1,10 +1,10 @@
 use super::outputs::OutputRow;
-use crate::{Definition, Remembered, last_heartbeat};
+use crate::{Definition, Remembered, WorkerRow, last_heartbeat};
 use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
 use everbeat_model::{
     Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime,
-    Token, Verdict, VerdictId,
+    Token, Verdict, VerdictId, WorkerId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub struct State {
     pub unique: BTreeMap<String, RunId>,
     pub idempotency: BTreeMap<String, (String, Vec<RunId>, StoreTime)>,
     pub replicas: BTreeMap<ReplicaId, Replica>,
+    /// What replicas tell of their workers.
+    pub workers: BTreeMap<WorkerId, WorkerRow>,
     pub verdicts: BTreeMap<VerdictId, Verdict>,
     pub events: BTreeMap<u64, (StoreTime, String)>,
     pub last_batch: u64,

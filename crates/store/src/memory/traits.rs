@@ -110,6 +110,8 @@ impl Replicas for Memory {
         state.replicas.retain(|id, row| {
             row.state.holds_leases() || leased.contains(id) || now.since(row.last_heartbeat_at) <= keep
         });
+        let State { workers, replicas, .. } = &mut *state;
+        workers.retain(|_, row| replicas.get(&row.replica_id).is_some_and(|replica| replica.state.holds_leases()));
         state.version += 1;
         Ok(before - state.replicas.len())
     }

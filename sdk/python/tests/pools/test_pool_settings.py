@@ -1,5 +1,6 @@
 """Every setting of a pool does what it says."""
 
+import signal
 import sys
 import time
 
@@ -65,6 +66,28 @@ def test_workers_are_replaced_by_age_and_by_runs_and_no_run_is_lost(trial):
     server.until(lambda: all(worker["finished"] < 3 for worker in server.workers("few")), "fresh workers")
     server.until(lambda: not old & {worker["id"] for worker in server.workers("trial")}, "younger workers")
     assert (server.pool()["restarts"], server.verdicts()) == (0, []), "to be replaced is no fault"
+
+
+def test_a_worker_is_given_no_more_attempts_than_max_runs(trial):
+    server = trial(trial_pool(size=2, slots=2, max_runs=3))
+    server.ready(2)
+    runs = server.submit_many("work", [{"seconds": 0.02}] * 24)
+    pids = [server.wait(run).unwrap() for run in runs]
+    counts = {pid: pids.count(pid) for pid in pids}
+    assert max(counts.values()) <= 3, counts
+    assert all(server.outcomes(run) == ["succeeded"] for run in runs)
+
+
+def test_a_worker_whose_last_attempt_is_long_is_replaced_meanwhile(trial):
+    server = trial(trial_pool(size=1, slots=2, max_runs=2))
+    (worker,) = server.ready(1)
+    path = server.scratch / "go"
+    long = server.submit("wait_for", {"path": str(path)})
+    server.began(long)
+    assert server.wait(server.submit("where")).unwrap()["pid"] == worker["pid"]
+    assert server.wait(server.submit("where")).unwrap()["pid"] != worker["pid"]
+    path.touch()
+    assert server.wait(long).unwrap() == worker["pid"]
 
 
 def test_a_command_that_is_not_there_degrades_the_pool(trial):
@@ -142,6 +165,53 @@ def test_without_heartbeat_nobody_is_judged(trial):
     server.began(run)
     kill(worker["pid"])
     assert server.verdict(run)["reason"] == "worker_died", "death is seen all the same"
+
+
+ISOLATION = {"replica": {"heartbeat_timeout": "3s"}}
+
+
+def test_without_heartbeat_work_that_must_stop_when_isolated_is_vouched_for(trial):
+    server = trial(trial_pool(heartbeat=False, size=1), config=ISOLATION)
+    (worker,) = server.ready(1)
+    path = server.scratch / "go"
+    run = server.submit("wait_for", {"path": str(path)}, policy={"when_isolated": "stop", "max_attempts": 1})
+    server.began(run)
+    # Longer than its server vouches for it at once.
+    server.until(lambda: server.worker(worker["id"])["pings"] > 20, "pings while it performs such work")
+    path.touch()
+    assert server.wait(run).unwrap() == worker["pid"]
+    assert server.outcomes(run) == ["succeeded"]
+    pings = server.worker(worker["id"])["pings"]
+    time.sleep(1)
+    assert server.worker(worker["id"])["pings"] <= pings + 1, "and none when it is done"
+
+
+def test_without_heartbeat_work_that_must_stop_when_isolated_stops_when_its_server_is_frozen(trial, tmp_path):
+    server = trial(trial_pool(heartbeat=False, size=1), config=ISOLATION)
+    (worker,) = server.ready(1)
+    path = tmp_path / "scribbled"
+    policy = {"when_isolated": "stop", "max_attempts": 1, "on_lost": "fail"}
+    run = server.submit("scribble", {"path": str(path)}, policy=policy)
+    server.until(path.exists, "the first dot")
+    assert server.worker_of(run)["id"] == worker["id"]
+    server.signal(signal.SIGSTOP)
+    server.until(lambda: not grows(path), "the end of the scribbling", 10)
+    server.signal(signal.SIGCONT)
+    assert server.wait(run).state == "failed"
+
+
+def grows(path, seconds=0.5):
+    before = path.stat().st_size
+    time.sleep(seconds)
+    return path.stat().st_size > before
+
+
+def test_workers_that_speak_lines_refuse_work_that_must_stop_when_isolated(trial):
+    server = trial(trial_pool(name="lines", command=["./lines.sh"], protocol="lines", size=1))
+    server.ready(1, "lines")
+    run = server.wait(server.submit("lines", policy={"when_isolated": "stop"}))
+    assert (run.state, server.outcomes(run.id)) == ("failed", ["failed"])
+    assert all(part in str(run.error) for part in ("when_isolated", "lines", "continue")), run.error
 
 
 def test_independent_workers_are_not_ended_for_silence(trial):

@@ -33,7 +33,23 @@ impl State {
             && self.keys.is_confirmed()
             && self.sentence.is_none()
             && !self.attempts.values().any(|route| route.ending);
-        if serves { self.hello.slots.saturating_sub(self.attempts.len()) } else { 0 }
+        if serves { self.hello.slots.saturating_sub(self.attempts.len()).min(self.runs_left()) } else { 0 }
+    }
+
+    /// How many more attempts it may be given before it is replaced.
+    pub(in crate::pools) fn runs_left(&self) -> usize {
+        let left = self.most_runs.map(|most| most.saturating_sub(self.finished + self.attempts.len() as u64));
+        left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Whether there is a slot that it cannot use any more, since it has been given as many attempts as it may.
+    pub(in crate::pools) fn is_used_up(&self) -> bool {
+        self.runs_left() == 0 && self.attempts.len() < self.hello.slots
+    }
+
+    /// Whether it performs what it must end by itself when nobody vouches for it.
+    pub(in crate::pools) fn needs_vouching(&self) -> bool {
+        self.attempts.values().any(|route| route.vouched)
     }
 
     /// The attempts that the server has given it, and whose end it awaits.

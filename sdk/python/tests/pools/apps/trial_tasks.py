@@ -67,6 +67,15 @@ def wait_for(ctx, path):
 
 
 @app.task
+def scribble(ctx, path):
+    """Leaves dots for as long as it lives."""
+    while True:
+        with open(path, "a") as file:
+            file.write(".")
+        time.sleep(0.01)
+
+
+@app.task
 def until_cancelled(ctx):
     ctx.heartbeat(note="begun")
     while not ctx.cancelled:

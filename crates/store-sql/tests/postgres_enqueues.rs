@@ -93,7 +93,7 @@ async fn servers_that_take_the_same_keys_in_batches_agree_and_never_wait_in_a_ci
     for round in 0..12 {
         let batch = |server: usize| -> Vec<Enqueue> {
             // Each server has the keys in another order, and mixes what is new with what has to be decided.
-            let place = |n: usize| if server % 2 == 0 { n } else { KEYS - 1 - n };
+            let place = |n: usize| if server.is_multiple_of(2) { n } else { KEYS - 1 - n };
             let each = |n: usize| match (n, (server + round) % 3) {
                 (n, 0) => keyed(request(1), &format!("{round} i {n}"), "f"),
                 (n, 1) if n % 2 == 0 => unique(request(1), &format!("{round} u {n}")),

@@ -50,7 +50,7 @@ async fn a_file_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it
                 alter table lease drop column detached;
                 alter table lease drop column tenure; alter table run drop column host;
                 alter table replica drop column machine;
-                drop table output; drop table output_tally;
+                drop table output; drop table output_tally; drop table worker;
                 delete from schema_version where version >= 3";
     file.execute_batch(back).expect("the second version");
     drop(file);

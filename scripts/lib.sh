@@ -14,11 +14,29 @@ step() {
   fi
 }
 
+# beside FILE NAME COMMAND…: begins a step beside the next ones; its output goes to FILE.
+beside() {
+  beside_file=$1 beside_name=$2
+  shift 2
+  "$@" >"$beside_file" 2>&1 &
+  beside_pid=$!
+}
+
+# joined: waits for the step that was begun beside others, and tells of it like of any other.
+joined() { step "$beside_name" heard_of_it; }
+heard_of_it() {
+  local status=0
+  wait "$beside_pid" || status=$?
+  beside_pid=
+  cat "$beside_file"
+  return $status
+}
+
 # finish STARTED FILE: the last line, and the exit code. FILE names the tests that failed, one in a line.
 finish() {
   local names line=""
   [ ${#failed_steps[@]} = 0 ] && { printf '\nscripts/test: all passed in %s s\n' $((SECONDS - $1)); return 0; }
-  names=$(paste -sd, "$2" 2>/dev/null | sed 's/,/, /g')
+  names=$([ -f "$2" ] && paste -sd, "$2" | sed 's/,/, /g') || names=
   for name in "${failed_steps[@]}"; do
     line+=", $name"
     [ "$name" = tests ] && line+=" ($names)"

@@ -7,6 +7,9 @@ use everbeat_model::BootInstant;
 use everbeat_model::worker::{Class, Looks, Patience, Seen, Silence, Suspicion};
 use std::time::Duration;
 
+/// Pings of workers whose links were opened together fall into so many parts of an interval.
+const SPREAD: u128 = 64;
+
 pub(super) struct Pulse {
     patience: Patience,
     suspicion: Suspicion,
@@ -16,6 +19,11 @@ pub(super) struct Pulse {
     pub(super) heard: BootInstant,
     transport: Option<BootInstant>,
     next_ping: BootInstant,
+    /// How long after the first ping over a link the second one follows. Each worker has its own, so that links that were
+    /// opened together are not pinged together for ever.
+    second_after: Duration,
+    /// How long after the next ping the one after it follows.
+    ping_gap: Duration,
     sequence: u64,
     outstanding: Option<Outstanding>,
     /// What this server reads from it waits for this server: its silence says nothing.
@@ -49,7 +57,9 @@ struct Outstanding {
 }
 
 impl Pulse {
-    pub(super) fn new(settings: &PoolSettings, now: BootInstant, visible: bool) -> Pulse {
+    /// `chance` spreads the pings of several workers over the interval.
+    pub(super) fn new(settings: &PoolSettings, now: BootInstant, visible: bool, chance: u128) -> Pulse {
+        let second_after = settings.ping_interval * (1 + (chance % SPREAD) as u32) / SPREAD as u32;
         Pulse {
             patience: Patience {
                 ping_interval: settings.ping_interval,
@@ -62,6 +72,8 @@ impl Pulse {
             heard: now,
             transport: None,
             next_ping: now,
+            second_after,
+            ping_gap: second_after,
             sequence: 0,
             outstanding: None,
             held_up: 0,
@@ -81,7 +93,7 @@ impl Pulse {
 
     /// A link is there: whatever was asked over an earlier one is not answered any more.
     pub(super) fn connected(&mut self, now: BootInstant) {
-        (self.outstanding, self.next_ping) = (None, now);
+        (self.outstanding, self.next_ping, self.ping_gap) = (None, now, self.second_after);
         self.heard(now);
     }
 
@@ -114,7 +126,7 @@ impl Pulse {
             None if now >= self.next_ping => {
                 self.sequence += 1;
                 self.outstanding = Some(Outstanding { sequence: self.sequence, since: now, sent: false, counted: 0 });
-                self.next_ping = now + self.patience.ping_interval;
+                self.next_ping = now + std::mem::replace(&mut self.ping_gap, self.patience.ping_interval);
                 Some(self.sequence)
             }
             _ => None,

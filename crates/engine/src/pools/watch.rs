@@ -15,12 +15,13 @@ use std::time::Duration;
 
 /// A watcher that comes this much too late was away itself.
 const LATE: Duration = Duration::from_millis(500);
+/// So many workers are pinged in smaller parts.
+const MANY: usize = 64;
 /// How many may be judged at once before the watcher doubts itself.
 const MOST_AT_ONCE: usize = 3;
 
 /// The loop of one pool, for as long as the process lives.
 pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
-    let turn = (pool.settings.ping_interval / 4).min(pool.settings.check_interval).max(Duration::from_millis(1));
     let mut look_at = core.env.boot();
     let mut doubted = None;
     loop {
@@ -28,7 +29,7 @@ pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
             pool.appeared.notified().await;
             continue;
         }
-        let due = core.env.boot() + turn;
+        let due = core.env.boot() + turn(&pool);
         core.env.sleep_until(due).await;
         if was_late(&core, &pool, due) {
             continue;
@@ -47,6 +48,12 @@ pub(super) async fn run(core: Arc<Core>, pool: Arc<Pool>) {
         workers.iter().for_each(|worker| ping(&core, &pool, worker, now));
         judge(&core, &pool, &workers, now, &mut doubted);
     }
+}
+
+/// How long the watcher rests. Where there are many workers it turns more often, with fewer pings at a time.
+fn turn(pool: &Pool) -> Duration {
+    let turns = if pool.workers().len() > MANY { 16 } else { 4 };
+    (pool.settings.ping_interval / turns).min(pool.settings.check_interval).max(Duration::from_millis(1))
 }
 
 /// Whether the watcher was away itself. Then whoever waits in the inbox is heard first, and nobody is judged for what

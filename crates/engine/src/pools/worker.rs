@@ -163,7 +163,7 @@ impl Worker {
                 awaited_since: started,
                 vouched_until: started,
                 attempts: BTreeMap::new(),
-                pulse: Pulse::new(settings, started, visible),
+                pulse: Pulse::new(settings, started, visible, env.random()),
                 finished: 0,
                 most_runs: settings.max_runs,
                 retiring: None,

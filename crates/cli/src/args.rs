@@ -3,10 +3,12 @@
 mod execution;
 mod job;
 mod ls;
+mod pool;
 
 pub(crate) use execution::{Assignment, ExecutionAction, GraphAction, WaitFor};
 pub(crate) use job::{BeatArgs, BeatStatus, LogsArgs, RecoveryAction, RunArgs, Stream};
 pub(crate) use ls::{Ls, PageArgs};
+pub(crate) use pool::PoolAction;
 
 use crate::config::Flags;
 use crate::term::Color;
@@ -248,7 +250,8 @@ pub(crate) enum Command {
         everbeat pool scale ml 8          until its server ends; the file has the last word after that\n  \
         everbeat pool drain ml            it takes no more work\n  \
         everbeat pool resume ml\n  \
-        everbeat pool restart ml          one worker after the other, none of their work is lost\n\n\
+        everbeat pool restart ml          one worker after the other, none of their work is lost\n  \
+        everbeat pool sessions ml         which worker holds which session\n\n\
         A pool belongs to the server that answers.")]
     Pool {
         #[command(subcommand)]
@@ -344,6 +347,15 @@ pub(crate) struct SubmitArgs {
     /// Only one unfinished run may have this key; if there is one, it is the answer
     #[arg(long, value_name = "KEY")]
     pub(crate) unique_key: Option<String>,
+    /// The session that the run belongs to: one worker of a pool performs the runs of a session
+    #[arg(long, value_name = "KEY")]
+    pub(crate) session: Option<String>,
+    /// `strict` waits for the worker of the session; `hint` takes another one while that is busy [default: hint]
+    #[arg(long, value_name = "AFFINITY", requires = "session", value_parser = ["hint", "strict"])]
+    pub(crate) session_affinity: Option<String>,
+    /// The session is over after so long without a run [default: as its pool says]
+    #[arg(long, value_name = "DURATION", requires = "session")]
+    pub(crate) session_ttl: Option<String>,
     /// Submitting again with the same key and content makes no second run
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
@@ -368,33 +380,6 @@ pub(crate) enum ReplicaAction {
     Drain {
         /// Id of a replica
         id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PoolAction {
-    /// Give it another size, until its server ends
-    Scale {
-        /// Name of the pool
-        name: String,
-        /// How many workers there should be
-        #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
-        size: u32,
-    },
-    /// Let it take no more work; what it performs goes on, and its workers stay
-    Drain {
-        /// Name of the pool
-        name: String,
-    },
-    /// Let it take work again
-    Resume {
-        /// Name of the pool
-        name: String,
-    },
-    /// Replace all its workers, a few at a time, each when its work is done
-    Restart {
-        /// Name of the pool
-        name: String,
     },
 }
 

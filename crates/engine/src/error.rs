@@ -52,6 +52,9 @@ impl Error {
                 )
             }
             Error::NotFound { what: "node", .. } => "look at the nodes of the execution's graph".to_string(),
+            Error::NotFound { what: "session", .. } => {
+                "check the key; `everbeat pool sessions NAME` lists those of a pool".to_string()
+            }
             Error::NotFound { what, .. } => format!("check the id; `everbeat ls {what}s` lists what there is"),
             Error::Conflict { hint, .. } => hint.clone(),
             Error::Store(everbeat_store::Error::Unavailable { cause, .. }) => {

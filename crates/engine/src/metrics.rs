@@ -145,6 +145,7 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_runs", "Unfinished runs", Read(&["queue", "state"])),
     counter("everbeat_runs_claimed_total", "Runs that this replica took", One),
     counter("everbeat_runs_enqueued_total", "Runs that were accepted here", One),
+    gauge("everbeat_sessions", "Sessions that the workers of this replica hold", Read(&["pool"])),
     gauge("everbeat_slots", "Runs that this replica performs at most", Read(&[])),
     gauge("everbeat_slots_taken", "Runs that hold a slot here", Read(&[])),
     gauge("everbeat_store_up", "Whether the store answered this scrape", Read(&[])),
@@ -239,7 +240,7 @@ fn judgement(reason: Reason) -> Option<Judgement> {
         WorkerSilent | WorkerNotReady => None,
         // Never a verdict's.
         Cancelled | Stopped | Superseded | Failed | Panicked | Exited | NotStarted | NotStored | Unstorable
-        | Draining | TaskUnknown | WorkerAway | NotPerformed | Shortage => None,
+        | Draining | TaskUnknown | WorkerAway | SessionBusy | NotPerformed | Shortage => None,
     }
 }
 

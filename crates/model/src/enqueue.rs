@@ -111,6 +111,7 @@ mod tests {
             unique_key: unique_key.map(ToString::to_string),
             parent: None,
             host: None,
+            session: None,
         };
         NewRun { id: id(number), spec: Arc::new(spec), run_at: None }
     }

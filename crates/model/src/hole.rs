@@ -96,10 +96,14 @@ pub enum Hole {
     OutputUnawaited,
     /// What a worker streams again after its link broke is taken again.
     OutputRepeated,
+    /// A strict run begins elsewhere while the worker of its session is busy.
+    StrictMoves,
+    /// A strict session begins without a look at who keeps the session of that key.
+    SessionUnasked,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 32] = [
+    pub const ALL: [Hole; 34] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -132,5 +136,7 @@ impl Hole {
         Hole::SignalByNumber,
         Hole::OutputUnawaited,
         Hole::OutputRepeated,
+        Hole::StrictMoves,
+        Hole::SessionUnasked,
     ];
 }

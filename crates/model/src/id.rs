@@ -53,6 +53,10 @@ id! {
     /// Names one worker process, from its start to its end.
     WorkerId
 }
+id! {
+    /// Names one session, from its beginning at a worker to its end.
+    SessionId
+}
 
 /// The secret of a lease: 128 random bits, so that two grants never share one, even when a database
 /// failover forgets the first.

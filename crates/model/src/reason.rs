@@ -89,6 +89,8 @@ spelled! {
         TaskUnknown = "task_unknown",
         /// There was no worker just then.
         WorkerAway = "worker_away",
+        /// The worker of its session was busy, or another replica keeps its session: it waits there.
+        SessionBusy = "session_busy",
         NotPerformed = "not_performed",
         /// Its shim died before the command began.
         NeverStarted = "never_started",
@@ -124,8 +126,8 @@ mod tests {
              forgotten host_away not_ours worker_died worker_silent worker_unresponsive worker_hung \
              worker_stopped worker_out_of_memory worker_cut_off worker_not_ready late_result late_return replica_dead \
              no_progress deadline cancel_grace cancelled stopped superseded failed panicked exited \
-             not_started not_stored unstorable draining task_unknown worker_away not_performed never_started \
-             shortage"
+             not_started not_stored unstorable draining task_unknown worker_away session_busy not_performed \
+             never_started shortage"
         );
         assert_eq!(spelled.iter().collect::<BTreeSet<_>>().len(), spelled.len());
         for reason in Reason::ALL.iter().copied() {

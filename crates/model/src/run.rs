@@ -3,6 +3,7 @@ use crate::id::{ExecutionId, ReplicaId, RunId};
 use crate::json::Json;
 use crate::lease::Lease;
 use crate::policy::Policy;
+use crate::session::Session;
 use crate::time::StoreTime;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -59,8 +60,11 @@ pub struct Spec {
     pub unique_key: Option<String>,
     pub parent: Option<Parent>,
     /// Of a detached run: the host where it has begun, and where its workspace is. It is tried again there
-    /// and nowhere else, until that host is given up.
+    /// and nowhere else, until that host is given up. Of a run that waits for the worker of its session: that worker,
+    /// as `session::waits_for` writes it.
     pub host: Option<String>,
+    /// The session that it belongs to.
+    pub session: Option<Session>,
 }
 
 /// The task of whatever is performed as a detached command: jobs, and nodes that are commands.
@@ -260,6 +264,7 @@ mod tests {
             unique_key: Some("k".to_string()),
             parent: None,
             host: None,
+            session: None,
         };
         let run = NewRun { id: own, spec: Arc::new(spec), run_at: None };
         assert_eq!(run.stood_for(false, None), None);

@@ -38,6 +38,7 @@ mod runs;
 mod schema;
 mod sentinels;
 mod serve;
+mod sessions;
 mod submit;
 mod tasks;
 mod values;

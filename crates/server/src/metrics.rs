@@ -92,6 +92,7 @@ async fn now(app: &App, text: &mut String) {
     show(text, "everbeat_uptime_seconds", [(String::new(), engine.env().boot().since(app.started).as_secs_f64())]);
     show(text, "everbeat_worker_restarts_total", restarts(engine));
     show(text, "everbeat_workers", workers(engine));
+    show(text, "everbeat_sessions", sessions(engine));
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());
     show(text, "everbeat_store_up", [(String::new(), up)]);
@@ -124,6 +125,17 @@ async fn ready_ages(app: &App) -> Option<BTreeMap<String, Duration>> {
             Some(ages)
         }
     }
+}
+
+/// By pool; those of workers of no pool have an empty name.
+fn sessions(engine: &Engine) -> Vec<(String, usize)> {
+    let elsewhere = engine.workers().into_iter().filter(|worker| worker.pool.is_none());
+    let elsewhere = elsewhere.map(|worker| worker.sessions).sum();
+    let pools = engine.pools().into_iter().map(|pool| (pool.name, pool.sessions));
+    pools
+        .chain([(String::new(), elsewhere)])
+        .map(|(name, count)| (format!("pool=\"{}\"", escaped(&name)), count))
+        .collect()
 }
 
 /// By pool and state; those of no pool have an empty name.

@@ -156,6 +156,22 @@ impl<S: Send + Sync> FromRequestParts<S> for OfNode {
     }
 }
 
+/// The two variable segments of a path that names a session of a pool.
+pub(crate) struct OfPool {
+    pub(crate) name: String,
+    pub(crate) key: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OfPool {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfPool> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await.map_err(unreadable)?;
+        let Path((name, key)) = path;
+        Ok(OfPool { name, key })
+    }
+}
+
 fn unreadable(error: PathRejection) -> Problem {
     Problem::new(Kind::MalformedRequest, error.to_string(), "write the path in percent-encoded UTF-8")
 }

@@ -44,6 +44,8 @@ pub(crate) struct PoolJson {
     /// How the last worker ended.
     #[schema(required)]
     last_exit: Option<String>,
+    /// How many sessions its workers hold.
+    sessions: usize,
     #[schema(required, value_type = Option<Uuid>)]
     replica_id: Option<ReplicaId>,
 }
@@ -65,6 +67,7 @@ impl From<PoolView> for PoolJson {
             restarts: view.restarts,
             degraded_reason: view.degraded_reason,
             last_exit: view.last_exit,
+            sessions: view.sessions,
             replica_id: view.replica_id,
         }
     }
@@ -160,7 +163,7 @@ pub(crate) async fn restart_pool(State(app): State<App>, name: Segment, params: 
     Ok(Json(app.engine.restart_pool(&name.name("name")?).await?.into()))
 }
 
-fn find(app: &App, name: Segment) -> Result<PoolView> {
+pub(crate) fn find(app: &App, name: Segment) -> Result<PoolView> {
     let name = name.name("name")?;
     Ok(app.engine.pool(&name).ok_or(Error::NotFound { what: "pool", id: name })?)
 }

@@ -7,7 +7,7 @@ use crate::{
     events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, outputs, pools,
     queues,
 };
-use crate::{recovery, replicas, runs, sentinels, submit, tasks, values, verdicts, workers};
+use crate::{recovery, replicas, runs, sentinels, sessions, submit, tasks, values, verdicts, workers};
 use axum::Router;
 use axum::extract::{MatchedPath, NestedPath, Request};
 use axum::http::Method;
@@ -81,6 +81,8 @@ impl Routes {
             .guarded(Read, routes!(pools::list_pools))
             .guarded(Read, routes!(pools::get_pool))
             .guarded(Read, routes!(pools::list_workers_of_pool))
+            .guarded(Read, routes!(sessions::list_sessions))
+            .guarded(Admin, routes!(sessions::end_session))
             .guarded(Admin, routes!(pools::scale_pool))
             .guarded(Admin, routes!(pools::drain_pool))
             .guarded(Admin, routes!(pools::resume_pool))

@@ -6,6 +6,7 @@ use crate::page::{FEW, Page, limit, whole_limit};
 use crate::params::{Params, Segment};
 use crate::problem::{Kind as ProblemKind, Problem, Result};
 use crate::schema::{KindName, LivenessName, RunStateName, WaitFor};
+use crate::sessions::OfRun;
 use crate::verdicts::VerdictJson;
 use axum::Json as Answer;
 use axum::extract::State;
@@ -82,6 +83,8 @@ pub(crate) struct RunJson {
     policy: Value,
     #[schema(required)]
     unique_key: Option<String>,
+    #[schema(required)]
+    session: Option<OfRun>,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     cancel_requested_at: Option<StoreTime>,
 }
@@ -129,6 +132,7 @@ impl From<RunView> for RunJson {
             deadline,
             policy: spec.policy.to_value(),
             unique_key: spec.unique_key.clone(),
+            session: spec.session.as_ref().map(OfRun::from),
             cancel_requested_at: run.cancel_requested_at,
         }
     }

@@ -6,6 +6,7 @@ use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
+use everbeat_model::session::Affinity;
 use everbeat_model::verdict::{Judgement, SubjectKind};
 use everbeat_model::worker::Class;
 use everbeat_model::{Outcome, RunState};
@@ -53,6 +54,7 @@ words!(RecommendedAction, vec!["investigate", "resume", "none"]);
 words!(ResumeOutcome, vec!["resumed", "skipped", "not-found"]);
 words!(PoolStateName, PoolView::STATES.to_vec());
 words!(WorkerStateName, WorkerView::STATES.to_vec());
+words!(AffinityName, Affinity::ALL.iter().map(|affinity| affinity.as_str()).collect());
 words!(ClassName, Class::ALL.iter().map(|class| class.as_str()).collect());
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 

@@ -5,6 +5,7 @@ use crate::body::{JsonBody, Object};
 use crate::params::{Params, bad};
 use crate::problem::{Kind, Problem, Result};
 use crate::runs::RunJson;
+use crate::sessions::OfRun;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::header::LOCATION;
@@ -12,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everbeat_engine::{Error, Submit};
 use everbeat_model::run::check_key;
-use everbeat_model::{Invalid, Json, RunId, StoreTime};
+use everbeat_model::{Invalid, Json, RunId, Session, StoreTime};
 use everbeat_store::Idempotency;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,6 +43,9 @@ pub(crate) struct NewRun {
     /// While a run with this key is unfinished, that one is answered in place of a new one.
     #[schema(min_length = 1, max_length = 500, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     unique_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<OfRun>)]
+    session: Option<Value>,
     /// Accept a task that nobody has offered yet.
     accept_unknown: Option<bool>,
 }
@@ -142,12 +146,15 @@ pub(crate) async fn create_runs(
 impl NewRun {
     fn submit(self) -> std::result::Result<Submit, Invalid> {
         let run_at = self.run_at.as_deref().map(read_time).transpose()?;
+        let session = self.session.as_ref().map(Session::parse).transpose();
+        let session = session.map_err(|invalid| invalid.within("session"))?;
         Ok(Submit {
             queue: self.queue.unwrap_or_else(|| "default".to_string()),
             priority: self.priority.unwrap_or(0),
             run_at,
             policy: self.policy,
             unique_key: self.unique_key,
+            session,
             accept_unknown: self.accept_unknown.unwrap_or(false),
             ..Submit::new(self.task, self.input.unwrap_or_default())
         })

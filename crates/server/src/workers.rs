@@ -67,6 +67,8 @@ pub(crate) struct WorkerJson {
     /// Why it is to be replaced, if it is.
     #[schema(required, value_type = Option<String>)]
     retiring: Option<Cow<'static, str>>,
+    /// How many sessions it holds.
+    sessions: usize,
     #[schema(required, value_type = Option<Uuid>)]
     replica_id: Option<ReplicaId>,
     /// Where the server of that replica answers, if it is known: only that one can ping, dump, drain or restart it.
@@ -104,6 +106,7 @@ impl From<WorkerView> for WorkerJson {
             restarts: view.restarts,
             last_exit: view.last_exit,
             retiring: view.retiring,
+            sessions: view.sessions,
             replica_id: view.replica_id,
             server: view.server,
             told_at: view.told_at,

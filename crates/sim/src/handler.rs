@@ -3,11 +3,12 @@
 
 use crate::executor::Owner;
 use crate::output_checker::Word;
+use crate::session_checker;
 use crate::shared::Shared;
 use crate::truth::Performance;
 use async_trait::async_trait;
 use everbeat_engine::{Beat, Ctx, Failure, Handler, Stop};
-use everbeat_model::{Json, RunId};
+use everbeat_model::{Json, Lease, RunId, Token};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,7 @@ impl Handler for Work {
         let performing = Performing::begin(&self.shared, self.owner, &ctx, script.stops);
         let (run, attempt) = (ctx.run_id(), ctx.attempt());
         let resumed: u64 = ctx.resume().unwrap_or(0);
-        check_resumed(&self.shared, run, attempt, resumed);
+        check_resumed(&self.shared, (run, attempt), None, resumed);
         let remaining = script.steps_ms.iter().enumerate().skip(resumed as usize);
         for (place, millis) in remaining {
             let span = Duration::from_millis(*millis);
@@ -173,10 +174,12 @@ impl Script {
 }
 
 /// A checkpoint is acknowledged after its commit, so the next attempt must see it.
-pub(crate) fn check_resumed(shared: &Shared, run: RunId, attempt: u32, resumed: u64) {
-    // One that begins after its lease has passed on, as a frozen replica may, knows only its own time.
-    let stands =
-        shared.memory.inspect(|state| state.leases.get(&run).is_some_and(|held| held.lease.attempt == attempt));
+pub(crate) fn check_resumed(shared: &Shared, (run, attempt): (RunId, u32), token: Option<Token>, resumed: u64) {
+    // One that begins after its lease has passed on, as a frozen replica may, knows only its own time. After a failover
+    // another replica may hold the lease of an attempt with the same number, and a worker may begin long after its claim:
+    // there the token tells whose lease it is.
+    let held = |lease: &Lease| lease.attempt == attempt && token.is_none_or(|token| lease.token == token);
+    let stands = shared.memory.inspect(|state| state.leases.get(&run).is_some_and(|row| held(&row.lease)));
     let mut truth = shared.truth();
     let known = truth.checkpoints.get(&run).copied().unwrap_or_default();
     if stands && resumed < known {
@@ -206,11 +209,16 @@ impl Performing {
         stops: bool,
     ) -> Performing {
         let shared = shared.clone();
-        let queue = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.queue.clone()));
+        let spec = shared.memory.inspect(|state| state.runs.get(&run).map(|row| row.spec.clone()));
+        let (queue, session) = match &spec {
+            Some(spec) => (spec.queue.clone(), session_checker::strict(spec, process)),
+            None => (String::new(), None),
+        };
         let mut truth = shared.truth();
         truth.last_nonce += 1;
         let nonce = truth.last_nonce;
-        let performance = Performance { owner, process, run, attempt, queue: queue.unwrap_or_default(), stops };
+        let performance = Performance { owner, process, run, attempt, queue, stops, session };
+        session_checker::begins(&shared, &mut truth, &performance);
         truth.performing.insert(nonce, performance);
         truth.performing_changed = true;
         truth.performers.insert(nonce, (owner, run, attempt));

@@ -166,6 +166,8 @@ pub(crate) struct Performance {
     pub(crate) queue: String,
     /// Its policy says `when_isolated = stop`.
     pub(crate) stops: bool,
+    /// The strict session that it belongs to.
+    pub(crate) session: Option<String>,
 }
 
 impl Truth {

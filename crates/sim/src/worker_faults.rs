@@ -92,7 +92,8 @@ impl World {
             let script: Script = submit.input.read().unwrap_or_default();
             submit.input = Json::of(&Script { steps_ms, checkpoints: true, ..script });
         }
-        self.send(Submit { task: task.to_string(), accept_unknown: true, ..submit }, idempotency);
+        let session = self.rng.chance(0.5).then(|| workload::session(&mut self.rng));
+        self.send(Submit { task: task.to_string(), accept_unknown: true, session, ..submit }, idempotency);
     }
 
     pub(crate) fn worker_fault(&mut self, fault: WorkerFault, chance: u64) {

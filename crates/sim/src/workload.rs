@@ -8,7 +8,8 @@ use everbeat_engine::pools::PoolSettings;
 use everbeat_engine::{JobSettings, Submit, SubmitJob};
 use everbeat_model::job::Command;
 use everbeat_model::policy::Backoff;
-use everbeat_model::{Json, Policy, StoreTime};
+use everbeat_model::session::{Affinity, SHORTEST_TTL};
+use everbeat_model::{Json, Policy, Session, StoreTime};
 use everbeat_store::Idempotency;
 use serde_json::json;
 use std::time::Duration;
@@ -79,6 +80,8 @@ pub(crate) fn pool_settings(max_runs: Option<u64>) -> PoolSettings {
         stop_grace: Duration::from_millis(200),
         kill_grace: Duration::from_millis(100),
         max_runs,
+        session_ttl: Duration::from_millis(700),
+        max_sessions: 2,
         ..PoolSettings::default()
     }
 }
@@ -160,6 +163,13 @@ pub(crate) fn submission(rng: &mut Rng, serial: u64, store_now: StoreTime) -> (S
     let idempotency =
         rng.chance(0.3).then(|| Idempotency { key: format!("key {serial}"), fingerprint: format!("{serial}") });
     (submit, idempotency)
+}
+
+/// The session of a run: one of a few, so that runs meet in them.
+pub(crate) fn session(rng: &mut Rng) -> Session {
+    let affinity = if rng.chance(0.7) { Affinity::Strict } else { Affinity::Hint };
+    let ttl = rng.chance(0.3).then_some(SHORTEST_TTL);
+    Session { key: format!("session {}", rng.below(3)), affinity, ttl }
 }
 
 fn flavour(rng: &mut Rng) -> (serde_json::Value, Script) {

@@ -16,7 +16,9 @@ fn focus(hole: Hole) -> Option<Focus> {
         | Hole::StalledWatcher
         | Hole::SweepUnawaited
         | Hole::SignalByNumber
-        | Hole::OutputRepeated => Some(Focus::Workers),
+        | Hole::OutputRepeated
+        | Hole::StrictMoves
+        | Hole::SessionUnasked => Some(Focus::Workers),
         _ => None,
     }
 }
@@ -98,4 +100,6 @@ every_planted_hole_is_found! {
     a_signal_by_number_is_found: SignalByNumber breaks "G3",
     output_that_is_not_awaited_is_found: OutputUnawaited breaks "output",
     output_that_is_taken_again_is_found: OutputRepeated breaks "output",
+    a_strict_run_that_moves_is_found: StrictMoves breaks "session",
+    a_session_that_is_not_asked_for_is_found: SessionUnasked breaks "session",
 }

@@ -24,13 +24,14 @@ pub(crate) use lane;
 /// The columns of a spec; `r` is the run's row.
 macro_rules! spec_columns {
     () => {
-        "r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, r.host"
+        "r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, r.host, \
+         r.session"
     };
 }
 pub(crate) use spec_columns;
 
 /// How many those are.
-pub(crate) const SPEC_COLUMNS: usize = 11;
+pub(crate) const SPEC_COLUMNS: usize = 12;
 
 /// A run put together from the four tables; `r` is its row.
 pub(crate) const RUN_COLUMNS: &str = concat!(

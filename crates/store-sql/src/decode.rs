@@ -6,8 +6,8 @@ use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::{Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Attempt, ExecutionId, Json, Lease, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState, Standing,
-    StoreTime, Token, Verdict, VerdictId,
+    Attempt, ExecutionId, Json, Lease, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState, Session,
+    Standing, StoreTime, Token, Verdict, VerdictId,
 };
 use everbeat_store::{Error, Held, Result, Streamed, Violation, last_heartbeat};
 use std::fmt::Display;
@@ -49,6 +49,7 @@ pub(crate) struct SpecCells {
     pub(crate) execution_id: Option<Uuid>,
     pub(crate) node: Option<String>,
     pub(crate) host: Option<String>,
+    pub(crate) session: Option<String>,
 }
 
 impl SpecCells {
@@ -64,6 +65,7 @@ impl SpecCells {
             args: self.args.map(Json::stored),
             parent: self.execution_id.zip(self.node).map(|(id, node)| Parent { execution: ExecutionId(id), node }),
             host: self.host,
+            session: self.session.as_deref().and_then(Session::from_stored),
         }))
     }
 }

@@ -16,6 +16,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 4, name: "machine", sql: include_str!("migrations/sqlite/0004_machine.sql") },
     Migration { version: 5, name: "outputs", sql: include_str!("migrations/sqlite/0005_outputs.sql") },
     Migration { version: 6, name: "workers", sql: include_str!("migrations/sqlite/0006_workers.sql") },
+    Migration { version: 7, name: "sessions", sql: include_str!("migrations/sqlite/0007_sessions.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -25,6 +26,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 4, name: "machine", sql: include_str!("migrations/postgres/0004_machine.sql") },
     Migration { version: 5, name: "outputs", sql: include_str!("migrations/postgres/0005_outputs.sql") },
     Migration { version: 6, name: "workers", sql: include_str!("migrations/postgres/0006_workers.sql") },
+    Migration { version: 7, name: "sessions", sql: include_str!("migrations/postgres/0007_sessions.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

@@ -1,6 +1,7 @@
 //! Which of the candidates a claim takes: best first, as long as task, queue and request have room.
 
-use everbeat_model::run::COMMAND;
+use everbeat_model::run::{COMMAND, lane_on};
+use everbeat_model::session::WAITS_FOR;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -14,6 +15,12 @@ impl Lane {
     /// Whether what stands in the lane is detached.
     pub(crate) fn detached(&self) -> bool {
         self.task.split('@').next() == Some(COMMAND)
+    }
+
+    /// The host that what stands in the lane belongs to, or the session that it waits for. None of a lane of a task.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let waits = || self.task.find(&lane_on("", WAITS_FOR)).map(|at| &self.task[at + 1..]);
+        self.task.strip_prefix(&lane_on(COMMAND, "")).or_else(waits)
     }
 }
 
@@ -70,6 +77,23 @@ pub(crate) fn pick(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_host_of_a_lane_is_told_from_the_name_of_a_task() {
+        let cases = [
+            ("t", None),
+            ("t@plain", None),
+            ("t@session", None),
+            ("command", None),
+            ("command@host@1", Some("host@1")),
+            ("t@session a b", Some("session a b")),
+            ("t@u@session a", Some("session a")),
+        ];
+        for (task, host) in cases {
+            let lane = Lane { queue: "q".to_string(), task: task.to_string() };
+            assert_eq!(lane.host(), host, "{task}");
+        }
+    }
 
     #[test]
     fn a_candidate_that_its_queue_stops_does_not_use_up_its_task() {

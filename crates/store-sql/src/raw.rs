@@ -94,6 +94,7 @@ fn drafts(at: StoreTime, runs: usize) -> Vec<NewRun> {
         args: None,
         parent: None,
         host: None,
+        session: None,
     });
     let ids = id::Sequence::default();
     let next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));

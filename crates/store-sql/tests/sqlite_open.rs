@@ -49,6 +49,7 @@ async fn a_file_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it
     let back = "drop index lease_detached; drop index scheduled_host; alter table scheduled drop column host;
                 alter table lease drop column detached;
                 alter table lease drop column tenure; alter table run drop column host;
+                alter table run drop column session; drop table session;
                 alter table replica drop column machine;
                 drop table output; drop table output_tally; drop table worker;
                 delete from schema_version where version >= 3";

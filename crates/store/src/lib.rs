@@ -18,6 +18,7 @@ mod outputs;
 mod queues;
 mod replicas;
 mod runs;
+mod sessions;
 mod tasks;
 mod verdicts;
 mod wakes;
@@ -39,6 +40,7 @@ pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
     Cancelled, Claim, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which, last_heartbeat,
 };
+pub use sessions::{KeptSession, Sessions};
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
 pub use wakes::{WakeSignal, Wakes};
@@ -60,6 +62,7 @@ pub trait Store:
     + Sweeps
     + Queues
     + Tasks
+    + Sessions
     + Verdicts
     + Events
     + Audits
@@ -81,6 +84,7 @@ impl<T> Store for T where
         + Sweeps
         + Queues
         + Tasks
+        + Sessions
         + Verdicts
         + Events
         + Audits

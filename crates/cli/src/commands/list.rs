@@ -236,6 +236,7 @@ fn none(path: &str, filtered: bool) -> String {
         "executions" => "start one with `everbeat execution start GRAPH`, or try --archived",
         "pools" => "name one in everbeat.toml: [[pool]]",
         "workers" => "a pool starts them, or they dial server.worker_listen",
+        "sessions" => "a run begins one: `everbeat submit TASK --session KEY`",
         "verdicts" => "nothing was lost, stalled or timed out",
         "queues" => "a queue is there once something stands in it: `everbeat submit noop`",
         "tasks" => "a task is there once a server or a worker offers it",

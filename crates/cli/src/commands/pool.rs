@@ -1,8 +1,9 @@
 use super::To;
-use crate::args::PoolAction;
+use super::list;
+use crate::args::{PageArgs, PoolAction};
 use crate::client::{Trouble, escape};
 use crate::exit::{self, Failure};
-use crate::output::{fields, plain, state};
+use crate::output::{age, fields, moment, plain, state};
 use comfy_table::Cell;
 use serde_json::{Value, json};
 
@@ -14,9 +15,39 @@ pub(crate) fn act(to: &To, action: PoolAction) -> Result<u8, Failure> {
         PoolAction::Drain { name } => (name, "drain", None, "takes no more work".to_string()),
         PoolAction::Resume { name } => (name, "resume", None, "takes work".to_string()),
         PoolAction::Restart { name } => (name, "restart", None, "replaces its workers, a few at a time".to_string()),
+        PoolAction::Sessions { name, page } => return sessions(to, &name, &page),
+        PoolAction::EndSession { name, key } => return end_session(to, &name, &key),
     };
     let answer = to.client.post(&format!("/api/v1/pools/{}/{verb}", escape(&name)), body.as_deref(), &[])?;
     to.print(answer.raw.get(), || format!("pool {name} {said}"));
+    Ok(exit::DONE)
+}
+
+fn sessions(to: &To, name: &str, page: &PageArgs) -> Result<u8, Failure> {
+    let path = format!("/api/v1/pools/{}/sessions", escape(name));
+    let headers = ["KEY", "WORKER", "AFFINITY", "BEGUN", "USED", "EXPIRES"];
+    list::print(to, &path, Vec::new(), page, &headers, |session| {
+        let expires = match &session["expires_at"] {
+            Value::Null => "in use".to_string(),
+            at => moment(at),
+        };
+        vec![
+            Cell::new(plain(&session["key"])),
+            Cell::new(plain(&session["worker_id"])),
+            Cell::new(plain(&session["affinity"])),
+            Cell::new(age(&session["begun_at"])),
+            Cell::new(age(&session["last_used_at"])),
+            Cell::new(expires),
+        ]
+    })
+}
+
+fn end_session(to: &To, name: &str, key: &str) -> Result<u8, Failure> {
+    let ended = to.client.delete(&format!("/api/v1/pools/{}/sessions/{}", escape(name), escape(key)), &[])?;
+    to.print(ended.raw.get(), || match &ended.value["expires_at"] {
+        Value::Null => format!("session {key:?} ends when what is performed in it has ended"),
+        _ => format!("session {key:?} is over"),
+    });
     Ok(exit::DONE)
 }
 
@@ -66,6 +97,7 @@ fn described(pool: &Value) -> String {
         ("containment", if containment.is_empty() { containment } else { format!("{containment}, {complete}") }),
         ("restarts", plain(&pool["restarts"])),
         ("last exit", plain(&pool["last_exit"])),
+        ("sessions", plain(&pool["sessions"])),
         ("replica", plain(&pool["replica_id"])),
     ];
     fields(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())

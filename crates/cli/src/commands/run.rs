@@ -31,8 +31,19 @@ struct Submission {
     policy: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unique_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<SessionGiven>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     accept_unknown: bool,
+}
+
+#[derive(Serialize)]
+struct SessionGiven {
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    affinity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<String>,
 }
 
 pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
@@ -44,6 +55,7 @@ pub(crate) fn submit(to: &To, args: SubmitArgs) -> Result<u8, Failure> {
         queue: args.queue,
         priority: args.priority,
         unique_key: args.unique_key,
+        session: args.session.map(|key| SessionGiven { key, affinity: args.session_affinity, ttl: args.session_ttl }),
         accept_unknown: args.accept_unknown,
     };
     let body = serde_json::to_string(&submission)

@@ -73,6 +73,7 @@ pub(super) fn described(worker: &Value) -> String {
         ("loop lag", lag),
         ("pings", format!("{pings} sent, {pongs} answered, {timeouts} timeouts")),
         ("memory", memory.map(|bytes| format!("{} MiB", bytes >> 20)).unwrap_or_default()),
+        ("sessions", plain(&worker["sessions"])),
         ("restarts", plain(&worker["restarts"])),
         ("last exit", plain(&worker["last_exit"])),
         ("replica", plain(&worker["replica_id"])),

@@ -6,6 +6,7 @@ use super::values::{self, Result};
 use everbeat_engine::pools::{MOST_WORKERS, PoolSettings, Protocol, WantedContainment};
 use everbeat_model::Invalid;
 use everbeat_model::run::{check_name, check_task_name};
+use everbeat_model::session::check_ttl;
 use everbeat_model::time::format_duration;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use std::time::Duration;
 const MOST_SLOTS: u64 = 1000;
 /// Less memory than this no worker can live in.
 const LEAST_MEMORY: u64 = 1 << 20;
+/// No pool holds more sessions: each takes some memory of the server.
+const MOST_SESSIONS: u64 = 1_000_000;
 /// What only workers with a link have.
 const OF_THE_LINK: [&str; 7] =
     ["heartbeat", "dependent", "ping_interval", "ping_timeout", "max_missed", "startup_grace", "worker_ttl"];
@@ -62,6 +65,12 @@ fn pool(fields: &Map<String, Value>) -> Result<PoolSettings> {
     pool.cwd = at(fields, "cwd", |value| values::text(value, "workers"))?.map(PathBuf::from);
     for (name, flag) in [("heartbeat", &mut pool.heartbeat), ("dependent", &mut pool.dependent)] {
         *flag = at(fields, name, values::flag)?.unwrap_or(*flag);
+    }
+    if let Some(ttl) = at(fields, "session_ttl", check_ttl)? {
+        pool.session_ttl = ttl;
+    }
+    if let Some(most) = at(fields, "max_sessions", within(1, MOST_SESSIONS))? {
+        pool.max_sessions = most as usize;
     }
     times(fields, &mut pool)?;
     check_times("", &pool)?;
@@ -245,6 +254,14 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "max_memory",
         help: "A worker that takes more, with all it started, is ended; one that takes nearly so much is replaced when its work is done.",
+    },
+    Field {
+        name: "session_ttl",
+        help: "A session of runs is over after so long without one, unless the run says otherwise (default `1h`; `1s` to `7d`).",
+    },
+    Field {
+        name: "max_sessions",
+        help: "How many sessions the workers hold together (default `10000`); the one that was not used for longest goes first.",
     },
     Field {
         name: "containment",

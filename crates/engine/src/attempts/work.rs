@@ -372,6 +372,7 @@ mod tests {
             unique_key: None,
             parent: None,
             host: None,
+            session: None,
         };
         let lease = Lease {
             run_id: RunId(Uuid::nil()),

@@ -2,6 +2,7 @@
 
 use crate::replica::{Life, Turn, rescue};
 use everbeat_model::lease::Lease;
+use everbeat_model::session::is_wait;
 use everbeat_model::{BootInstant, Hole, Reason, Settled, Token};
 use everbeat_store::{Error as StoreError, Held, Which};
 use serde_json::json;
@@ -59,6 +60,8 @@ pub(super) async fn give_up(life: &Arc<Life>, absent: &mut Absent) -> Result<(),
     }
     absent.looked = Some(now);
     let mut bound = life.call_in(Turn::Sweep, core.store.bound_hosts()).await?;
+    // What waits for the worker of a session belongs to no machine.
+    bound.retain(|host| !is_wait(host));
     if orphans.is_empty() && bound.is_empty() {
         absent.since.clear();
         absent.hosts.clear();

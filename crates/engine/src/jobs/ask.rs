@@ -67,6 +67,7 @@ impl Engine {
             unique_key: submit.unique_key,
             parent: None,
             host: None,
+            session: None,
         };
         let run = NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at };
         let answers = self.core.enqueues.ask(Enqueue { runs: vec![run], idempotency }).await?;

@@ -4,7 +4,7 @@ use super::end;
 use super::keep::Retiring;
 use super::link::ToWorker;
 use super::pool::Pool;
-use super::view::{PoolView, WorkerView};
+use super::view::{PoolView, SessionView, WorkerView};
 use super::worker::{Phase, Worker};
 use crate::env::within;
 use crate::{Engine, Error, Result};
@@ -76,6 +76,21 @@ impl Engine {
         let seen = self.worker_again(id);
         self.tell_of(EventKind::WorkerDraining, id.to_string(), of_pool(&pool)).await;
         seen
+    }
+
+    /// Ends a session: at once, or when what is performed in it has ended. The next run of its key begins another.
+    pub fn end_session(&self, name: &str, key: &str) -> Result<SessionView> {
+        let pool = self.find_pool(name)?;
+        let keepers = pool.keepers();
+        let mut table = pool.sessions.table();
+        table.change(key, |entry| entry.live.ending = true);
+        let ended = table.entry(key).map(|entry| self.view_session(key, entry, &keepers));
+        table.sweep(pool.scope(), &keepers, false, self.core.env.boot());
+        drop(table);
+        let ended = ended.ok_or_else(|| Error::NotFound { what: "session", id: key.to_string() })?;
+        tracing::info!(pool = name, session = key, "a person has ended a session");
+        pool.sessions.changed.notify_one();
+        Ok(ended)
     }
 
     /// Pings a worker now, and answers how long its pong took.

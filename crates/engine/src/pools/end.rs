@@ -28,6 +28,7 @@ pub(super) fn drain(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, gr
         (state.phase, state.going) = (Phase::Draining, Some(Going::Asked));
     }
     worker.changed();
+    pool.sessions.changed.notify_one();
     let task = drained(core.clone(), pool.clone(), worker.clone(), grace).boxed();
     worker.own(core.env.spawn("worker drain", task));
 }
@@ -187,6 +188,7 @@ pub(super) fn lost(core: &Arc<Core>, pool: &Arc<Pool>, worker: &Arc<Worker>, cla
         gone.changed();
         pool.state().workers.remove(&gone.id);
         pool.changed.notify_one();
+        pool.sessions.changed.notify_one();
         // This very task is among those that it owns: let go of last.
         drop(gone.disown());
     };

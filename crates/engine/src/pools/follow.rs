@@ -1,7 +1,7 @@
 //! Follows one attempt at its worker: hands it over, hears of it, answers, and passes on what it is told.
 
 use super::ending::concluded;
-use super::link::{Assignment, FromWorker, HeartbeatAnswer, LeaseShown, ToWorker, Why};
+use super::link::{Assignment, FromWorker, HeartbeatAnswer, LeaseShown, SessionShown, ToWorker, Why};
 use super::pool::Pool;
 use super::streamed::{Kept, Streamed, keep_item};
 use super::worker::Worker;
@@ -25,9 +25,9 @@ impl Pool {
         work: &Arc<Work>,
         worker: &Arc<Worker>,
         lease: LeaseShown,
-        mut heard: mpsc::Receiver<FromWorker>,
+        (session, mut heard): (Option<SessionShown>, mpsc::Receiver<FromWorker>),
     ) -> Conclusion {
-        if !worker.assign(assignment(work, lease)).await {
+        if !worker.assign(assignment(work, lease, session)).await {
             return Ending::because(Outcome::Released, Reason::WorkerAway, "its worker was cut off before it began")
                 .into();
         }
@@ -181,7 +181,7 @@ async fn keep_line(ctx: &Ctx, text: String) -> Stored {
     Stored::Nothing
 }
 
-fn assignment(work: &Work, lease: LeaseShown) -> Assignment {
+fn assignment(work: &Work, lease: LeaseShown, session: Option<SessionShown>) -> Assignment {
     let spec = work.spec();
     Assignment {
         lease,
@@ -192,7 +192,7 @@ fn assignment(work: &Work, lease: LeaseShown) -> Assignment {
         args: spec.args.clone(),
         parent: spec.parent.clone(),
         stop_when_isolated: spec.policy.when_isolated == WhenIsolated::Stop,
-        session: None,
+        session,
         cancel_grace: spec.policy.cancel_grace,
     }
 }

@@ -286,6 +286,7 @@ async fn until_its_end(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, pr
     worker.changed();
     pool.state().workers.remove(&worker.id);
     pool.changed.notify_one();
+    pool.sessions.changed.notify_one();
     // This very task is among those that it owns: let go of last.
     drop(worker.disown());
 }

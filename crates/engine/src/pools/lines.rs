@@ -101,7 +101,8 @@ async fn speak(
 }
 
 fn line_of(assignment: &Assignment) -> String {
-    let Assignment { lease, task, input, checkpoint, args, parent, .. } = assignment;
+    let Assignment { lease, task, input, checkpoint, args, parent, session, .. } = assignment;
+    let session = session.as_ref();
     let line = json!({
         "run_id": lease.run_id,
         "attempt": lease.attempt,
@@ -111,6 +112,7 @@ fn line_of(assignment: &Assignment) -> String {
         "args": args,
         "execution_id": parent.as_ref().map(|parent| parent.execution),
         "node": parent.as_ref().map(|parent| &parent.node),
+        "session": session.map(|shown| json!({ "key": shown.key, "id": shown.id, "is_new": shown.is_new })),
     });
     format!("{line}\n")
 }

@@ -1,6 +1,6 @@
 //! What passes over the link between this server and a worker, in the engine's own words.
 
-use everbeat_model::{Json, RunId, Token, WorkerId};
+use everbeat_model::{Json, RunId, SessionId, Token, WorkerId};
 use std::time::Duration;
 
 /// The first word of a worker.
@@ -153,8 +153,18 @@ pub struct Assignment {
     /// The execution and the node that the attempt computes.
     pub parent: Option<everbeat_model::Parent>,
     pub stop_when_isolated: bool,
-    pub session: Option<String>,
+    pub session: Option<SessionShown>,
     pub cancel_grace: Duration,
+}
+
+/// What a worker is told of the session that an attempt belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionShown {
+    pub key: String,
+    /// Another one each time that a session of this key begins: what a worker keeps for another id is old.
+    pub id: SessionId,
+    /// The attempt is the first of the session.
+    pub is_new: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

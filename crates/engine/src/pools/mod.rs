@@ -3,6 +3,7 @@
 mod ask;
 mod end;
 mod ending;
+mod engage;
 mod follow;
 mod greet;
 mod guardian;
@@ -10,10 +11,13 @@ mod keep;
 mod keys;
 mod lines;
 mod link;
+mod offer;
 mod performer;
 mod pool;
 mod pulse;
 mod report;
+mod session_upkeep;
+mod sessions;
 mod settings;
 mod streamed;
 mod taken;
@@ -30,11 +34,12 @@ pub use guardian::{
     Swept, WorkerExit, WorkerOrder, WorkerProcess, WorkerSignal,
 };
 pub use link::{
-    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, ToWorker, Why,
+    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, SessionShown,
+    ToWorker, Why,
 };
 pub use settings::{PoolSettings, Protocol, WantedContainment};
 pub use telemetry::tell;
-pub use view::{PoolView, WorkerView, WorkersAsked};
+pub use view::{PoolView, SessionView, WorkerView, WorkersAsked};
 
 pub(crate) use pool::Pool;
 pub(crate) use taken::Taken;
@@ -101,6 +106,7 @@ impl Pools {
         let mut tasks = Vec::new();
         for pool in self.all() {
             tasks.push(core.env.spawn("watch workers", watch::run(core.clone(), pool.clone()).boxed()));
+            tasks.push(core.env.spawn("end sessions", session_upkeep::run(core.clone(), pool.clone()).boxed()));
         }
         if self.guardians.is_some() {
             for pool in &self.configured {

@@ -1,20 +1,26 @@
 //! The performer of what the workers of one pool perform.
 
-use super::link::{FromWorker, LeaseShown, ToWorker};
+use super::engage::{Engaged, Engagement};
+use super::link::{LeaseShown, ToWorker};
+use super::offer::Rooms;
 use super::pool::Pool;
+use super::session_upkeep;
 use super::worker::{Left, Worker};
 use super::{tell, watch};
-use crate::attempts::{Capacity, Conclusion, Line, Offer, Performer, Post, Terms, Work};
+use crate::attempts::{Capacity, Conclusion, Offer, Performer, Post, Terms, Work};
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
-use everbeat_model::{Ending, Outcome, Reason, Token};
+use everbeat_model::session::{awaited, is_wait};
+use everbeat_model::{Ending, Outcome, Reason, Token, WorkerId};
+use everbeat_store::Error as StoreError;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::mpsc;
+
+/// A run that cannot be left where its session is waits so long before it is claimed again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Performer for Pool {
@@ -71,6 +77,7 @@ impl Performer for Pool {
         }
         let mut rooms: BTreeMap<BTreeSet<String>, Rooms> = BTreeMap::new();
         for worker in self.workers() {
+            let waits = self.waits_for(&worker, post.replica());
             let state = worker.state();
             state.given().for_each(|token| _ = waiting.remove(token));
             let room = state.room();
@@ -78,20 +85,14 @@ impl Performer for Pool {
                 continue;
             }
             let queues = if self.remote { &state.hello.queues } else { &self.queues };
-            let rooms = rooms.entry(queues.clone()).or_default();
-            rooms.most += room;
-            state.hello.tasks.iter().for_each(|task| *rooms.of.entry(task.clone()).or_default() += room);
+            let reserved = waiting.values().filter(|work| waited_for(work) == Some(worker.id)).count();
+            rooms.entry(queues.clone()).or_default().add(&state.hello.tasks, room, waits, reserved);
         }
         // Workers of different queues are offered one after another: what one of them may take, another may not.
         let Some((queues, mut rooms)) = self.next_turn(rooms, post) else { return Offer::default() };
-        for work in waiting.values() {
-            rooms.most = rooms.most.saturating_sub(1);
-            rooms.of.entry(work.spec().task.clone()).and_modify(|room| *room = room.saturating_sub(1));
-        }
-        let line = |(task, most): (String, usize)| Line { name: task.clone(), task, most };
+        waiting.values().for_each(|work| rooms.takes(&work.spec().task));
         let among = Some(queues).filter(|queues| !self.remote || !queues.is_empty());
-        let lines = rooms.of.into_iter().map(line).collect();
-        Offer { most: rooms.most, lines, queues: among, pause: Duration::ZERO }
+        Offer { most: rooms.most, lines: self.lines(rooms, post), queues: among, pause: Duration::ZERO }
     }
 
     async fn perform(&self, post: &Post, work: &Arc<Work>) -> Option<Conclusion> {
@@ -99,10 +100,20 @@ impl Performer for Pool {
         if work.terms.isolation && self.speaks_lines() {
             return Some(self.unfit(work).into());
         }
-        let Some((worker, heard)) = self.engage(&lease, work.spec()) else {
-            return Some(
-                Ending::because(Outcome::Released, Reason::WorkerAway, "no worker had a free slot for it").into(),
-            );
+        let Engagement { worker, heard, session } = match self.engage(post, work, &lease).await {
+            Engaged::By(engagement) => engagement,
+            Engaged::Waits(host) => {
+                let waits = self.place(post, work, Some(host)).await;
+                return Some(unbegun(Reason::SessionBusy, "it waits for the worker of its session", !waits));
+            }
+            Engaged::Later(why) => {
+                self.place(post, work, None).await;
+                return Some(unbegun(Reason::SessionBusy, why, true));
+            }
+            Engaged::Nobody => {
+                self.place(post, work, None).await;
+                return Some(unbegun(Reason::WorkerAway, "no worker had a free slot for it", false));
+            }
         };
         if work.terms.isolation && !self.settings.heartbeat {
             // Before the work: its worker must know until when the work is vouched for.
@@ -111,9 +122,10 @@ impl Performer for Pool {
         }
         let ctx = post.ctx(work);
         work.performed_by(worker.id);
-        let conclusion = self.follow(post, &ctx, work, &worker, lease, heard).await;
-        worker.disengage(lease.token, conclusion.ending.outcome != Outcome::Released);
-        self.freed(post);
+        // Whatever becomes of this attempt, the next one is claimed by whoever has room. The worker does not wait for that.
+        let followed = self.follow(post, &ctx, work, &worker, lease, (session, heard));
+        let (conclusion, _) = tokio::join!(followed, self.place(post, work, None));
+        self.disengage(post, work, &worker, conclusion.ending.outcome != Outcome::Released);
         Some(conclusion)
     }
 
@@ -144,47 +156,40 @@ impl Performer for Pool {
                 }
             }
         }
-        worker.disengage(lease.token, true);
-        self.freed(post);
+        self.disengage(post, work, &worker, true);
+    }
+
+    async fn sweep(&self, post: &Post, whole: bool) -> Result<(), StoreError> {
+        if whole && self.remote {
+            session_upkeep::sweep(self, post).await?;
+        }
+        Ok(())
     }
 }
 
-/// What workers that serve the same queues have room for.
-#[derive(Default)]
-struct Rooms {
-    most: usize,
-    of: BTreeMap<String, usize>,
+/// An attempt that nobody has begun. `pause`: the run is not claimed again at once.
+fn unbegun(reason: Reason, why: &str, pause: bool) -> Conclusion {
+    Ending { pause: pause.then_some(PAUSE), ..Ending::because(Outcome::Released, reason, why) }.into()
 }
 
 impl Pool {
-    /// The workers whose turn it is to be offered. Whoever asks looks again until all have been.
-    fn next_turn(&self, rooms: BTreeMap<BTreeSet<String>, Rooms>, post: &Post) -> Option<(BTreeSet<String>, Rooms)> {
-        let turns = rooms.len();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.max(1);
-        if turn + 1 < turns {
-            post.freed();
+    /// Notes where a run waits for its session, if it does. Answers whether that is noted; where it is not, the sweep finds
+    /// what waits for nobody.
+    async fn place(&self, post: &Post, work: &Work, host: Option<String>) -> bool {
+        if work.spec().host == host || (host.is_none() && !work.spec().host.as_deref().is_some_and(is_wait)) {
+            return true;
         }
-        rooms.into_iter().nth(turn)
+        let store = &post.life.core.store;
+        matches!(post.life.call(store.place(work.claimed.lease.shown(), host)).await, Ok(true))
     }
 
-    /// The worker that performs a run, and where it is heard: the one with the most room.
-    fn engage(&self, lease: &LeaseShown, spec: &Spec) -> Option<(Arc<Worker>, mpsc::Receiver<FromWorker>)> {
-        let mut able: Vec<(usize, Arc<Worker>)> = self
-            .workers()
-            .into_iter()
-            .filter_map(|worker| {
-                let state = worker.state();
-                let serves = self.serves(&state.hello.queues, &spec.queue) && state.takes(&spec.task);
-                let room = state.room();
-                drop(state);
-                serves.then_some((room, worker))
-            })
-            .collect();
-        able.sort_by_key(|(room, _)| std::cmp::Reverse(*room));
-        able.into_iter().find_map(|(_, worker)| {
-            let heard = worker.engage(lease, spec)?;
-            Some((worker, heard))
-        })
+    /// An attempt is over at its worker. `finished`: it counts as one that the worker has brought to an end.
+    fn disengage(&self, post: &Post, work: &Work, worker: &Worker, finished: bool) {
+        worker.disengage(work.token(), finished);
+        if let Some(session) = &work.spec().session {
+            self.session_used(&session.key, worker.id, post.env().boot());
+        }
+        self.freed(post);
     }
 
     /// Why a worker that speaks lines cannot perform work that must stop when its server is cut off or frozen: nobody can
@@ -199,7 +204,7 @@ impl Pool {
         Ending::failed(&message, true)
     }
 
-    fn serves(&self, queues: &BTreeSet<String>, queue: &str) -> bool {
+    pub(super) fn serves(&self, queues: &BTreeSet<String>, queue: &str) -> bool {
         !self.remote || queues.is_empty() || queues.contains(queue)
     }
 
@@ -207,6 +212,12 @@ impl Pool {
         self.changed.notify_one();
         post.freed();
     }
+}
+
+/// The worker that a claimed run has waited for.
+pub(super) fn waited_for(work: &Work) -> Option<WorkerId> {
+    let (_, worker) = awaited(work.spec().host.as_deref()?)?;
+    worker
 }
 
 /// What is shown of an attempt whenever it is spoken of.

@@ -2,6 +2,7 @@
 
 use super::guardian::{Containment, Guardian};
 use super::keep::Retiring;
+use super::sessions::Sessions;
 use super::settings::{PoolSettings, Protocol};
 use super::worker::{Going, Phase, Worker};
 use crate::engine::lock;
@@ -20,6 +21,9 @@ pub(crate) struct Pool {
     pub(super) remote: bool,
     /// Counts what was offered, so that workers of different queues take turns.
     pub(super) turn: AtomicUsize,
+    /// The same, so that the lines of a task with a limit of its own take turns.
+    pub(super) line_turn: AtomicUsize,
+    pub(super) sessions: Sessions,
     state: Mutex<State>,
     /// Something of it changed: a worker died, another size is wanted.
     pub(super) changed: Notify,
@@ -78,6 +82,8 @@ impl Pool {
             settings,
             remote,
             turn: AtomicUsize::new(0),
+            line_turn: AtomicUsize::new(0),
+            sessions: Sessions::default(),
             state: Mutex::new(state),
             changed: Notify::new(),
             appeared: Notify::new(),

@@ -35,6 +35,7 @@ struct Report {
     restarts: u64,
     last_exit: Option<String>,
     retiring: Option<String>,
+    sessions: usize,
     server: Option<String>,
 }
 
@@ -61,6 +62,7 @@ impl WorkerView {
             restarts: self.restarts,
             last_exit: self.last_exit.as_deref().map(cut),
             retiring: self.retiring.as_ref().map(ToString::to_string),
+            sessions: self.sessions,
             server: self.server.clone(),
         };
         let state = self.told_state().to_string();
@@ -101,6 +103,7 @@ impl WorkerView {
             restarts: report.restarts,
             last_exit: report.last_exit,
             retiring: report.retiring.map(Cow::from),
+            sessions: report.sessions,
             replica_id: Some(replica_id),
             server: report.server,
             told_at: Some(at),

@@ -46,6 +46,10 @@ pub struct PoolSettings {
     pub max_age: Option<Duration>,
     pub max_runs: Option<u64>,
     pub max_memory: Option<u64>,
+    /// A session is over after so long without a run, unless its runs say otherwise.
+    pub session_ttl: Duration,
+    /// More sessions than this are not held at once.
+    pub max_sessions: usize,
 }
 
 /// How a worker is spoken to.
@@ -95,6 +99,8 @@ impl Default for PoolSettings {
             max_age: None,
             max_runs: None,
             max_memory: None,
+            session_ttl: everbeat_model::session::DEFAULT_TTL,
+            max_sessions: 10_000,
         }
     }
 }

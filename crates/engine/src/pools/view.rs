@@ -1,11 +1,13 @@
 //! Pools and workers as people see them.
 
 use super::pool::Pool;
+use super::sessions::{Entry, Keepers};
 use super::worker::{Phase, Worker};
 use crate::Engine;
 use crate::engine::Core;
 use crate::env::within;
-use everbeat_model::{BootInstant, ReplicaId, RunId, StoreTime, WorkerId};
+use everbeat_model::session::Held;
+use everbeat_model::{BootInstant, ReplicaId, RunId, SessionId, StoreTime, WorkerId};
 use everbeat_store::{Error as StoreError, WorkerFilter};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -33,6 +35,8 @@ pub struct PoolView {
     /// Why no worker has come to serve lately; the pool is degraded when that has gone on for a while.
     pub degraded_reason: Option<String>,
     pub last_exit: Option<String>,
+    /// How many sessions its workers hold.
+    pub sessions: usize,
     pub replica_id: Option<ReplicaId>,
 }
 
@@ -67,6 +71,8 @@ pub struct WorkerView {
     /// How the last worker of its pool ended.
     pub last_exit: Option<String>,
     pub retiring: Option<Cow<'static, str>>,
+    /// How many sessions it holds.
+    pub sessions: usize,
     pub replica_id: Option<ReplicaId>,
     /// Where the server of its replica answers, if that is known.
     pub server: Option<String>,
@@ -91,6 +97,21 @@ impl WorkersAsked {
     }
 }
 
+/// A session of a pool of this replica.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    pub key: String,
+    pub id: SessionId,
+    pub worker: WorkerId,
+    pub strict: bool,
+    pub begun_at: StoreTime,
+    pub last_used_at: StoreTime,
+    /// When it is over unless it is used; none while it is.
+    pub expires_at: Option<StoreTime>,
+    /// It ends as soon as nothing is performed in it.
+    pub ending: bool,
+}
+
 impl PoolView {
     pub const STATES: [&'static str; 5] = ["starting", "ready", "degraded", "paused", "stopping"];
 }
@@ -107,6 +128,31 @@ impl Engine {
 
     pub fn pool(&self, name: &str) -> Option<PoolView> {
         self.core.pools.named(name).map(|pool| self.view_pool(&pool))
+    }
+
+    /// At most `limit` sessions of a pool, by key, after the one given.
+    pub fn sessions(&self, name: &str, after: Option<&str>, limit: usize) -> Option<Vec<SessionView>> {
+        let pool = self.core.pools.named(name)?;
+        let keepers = pool.keepers();
+        let table = pool.sessions.table();
+        let rest = table.entries().filter(|(key, _)| after.is_none_or(|after| key.as_str() > after));
+        Some(rest.take(limit).map(|(key, entry)| self.view_session(key, entry, &keepers)).collect())
+    }
+
+    pub(super) fn view_session(&self, key: &str, entry: &Entry, keepers: &Keepers) -> SessionView {
+        let core = &self.core;
+        let at = |at: BootInstant| core.clock.at(at, &*core.env);
+        let Held { live, in_use, .. } = entry.held(keepers);
+        SessionView {
+            key: key.to_string(),
+            id: live.id,
+            worker: live.worker,
+            strict: live.strict,
+            begun_at: at(live.begun),
+            last_used_at: at(live.last_used),
+            expires_at: (!in_use).then(|| at(live.last_used + live.ttl)),
+            ending: live.ending,
+        }
     }
 
     /// The workers of this replica, those of no pool last.
@@ -159,6 +205,7 @@ impl Engine {
             ready += usize::from(state.phase == Phase::Serving && state.line.is_some() && state.sentence.is_none());
             busy += state.running();
         }
+        let sessions = pool.sessions.table().len();
         let degraded = pool.degraded().is_some();
         let state = pool.state();
         let word = match () {
@@ -182,6 +229,7 @@ impl Engine {
             restarts: state.restarts,
             degraded_reason: state.trouble.clone(),
             last_exit: state.last_exit.clone(),
+            sessions,
             replica_id: self.replica_id(),
         }
     }
@@ -195,6 +243,7 @@ pub(super) fn view_worker(core: &Core, pool: &Pool, worker: &Worker) -> WorkerVi
         (state.restarts, state.last_exit.clone())
     };
     let at = |at: BootInstant| core.clock.at(at, &*core.env);
+    let sessions = pool.sessions.table().held_by(worker.id);
     let state = worker.state();
     let word = match state.phase {
         Phase::Dead => "dead",
@@ -229,6 +278,7 @@ pub(super) fn view_worker(core: &Core, pool: &Pool, worker: &Worker) -> WorkerVi
         restarts,
         last_exit,
         retiring: state.retiring.map(|why| why.as_str().into()),
+        sessions,
         replica_id: core.life().map(|life| life.id),
         server: core.address.get().cloned(),
         told_at: None,

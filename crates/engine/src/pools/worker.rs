@@ -13,7 +13,7 @@ use crate::env::{Env, Task};
 use everbeat_model::policy::WhenIsolated;
 use everbeat_model::run::Spec;
 use everbeat_model::worker::Class;
-use everbeat_model::{BootInstant, Reason, RunId, StoreTime, Token, WorkerId};
+use everbeat_model::{BootInstant, Reason, RunId, SessionId, StoreTime, Token, WorkerId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -110,6 +110,8 @@ struct Route {
     run: RunId,
     attempt: u32,
     to: mpsc::Sender<FromWorker>,
+    /// The session that it is performed in.
+    session: Option<SessionId>,
     /// The attempt was handed to its worker, over some link.
     handed: bool,
     /// The worker ends the attempt by itself when nobody vouches for it any more.
@@ -244,7 +246,12 @@ impl Worker {
     }
 
     /// Takes a slot for an attempt, and answers where it is heard. None: it has no room, or is not the one to ask.
-    pub(super) fn engage(&self, lease: &LeaseShown, spec: &Spec) -> Option<mpsc::Receiver<FromWorker>> {
+    pub(super) fn engage(
+        &self,
+        lease: &LeaseShown,
+        spec: &Spec,
+        session: Option<SessionId>,
+    ) -> Option<mpsc::Receiver<FromWorker>> {
         let mut state = self.state();
         if !state.takes(&spec.task) {
             return None;
@@ -252,7 +259,7 @@ impl Worker {
         let (to, heard) = mpsc::channel(ATTEMPT_BACKLOG);
         let (run, attempt) = (lease.run_id, lease.attempt);
         let vouched = spec.policy.when_isolated == WhenIsolated::Stop;
-        let route = Route { run, attempt, to, handed: false, vouched, ending: false, over: false };
+        let route = Route { run, attempt, to, session, handed: false, vouched, ending: false, over: false };
         state.attempts.insert(lease.token, route);
         Some(heard)
     }

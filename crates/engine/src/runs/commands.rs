@@ -5,7 +5,9 @@ use super::waiters::Awaited;
 use crate::engine::lock;
 use crate::{Engine, Error, Result, within};
 use everbeat_model::run::{Kind, Spec, check_key, check_name, check_task_name};
-use everbeat_model::{Attempt, Invalid, Json, NewRun, Parent, Policy, PolicyPatch, ReplicaId, Run, RunId, StoreTime};
+use everbeat_model::{
+    Attempt, Invalid, Json, NewRun, Parent, Policy, PolicyPatch, ReplicaId, Run, RunId, Session, StoreTime,
+};
 use everbeat_store::{Cancelled, Enqueue, Enqueued, Idempotency, Part, Reopened, RunFilter};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,8 @@ pub struct Submit {
     /// What differs from the configured policy, as a JSON object.
     pub policy: Option<serde_json::Value>,
     pub unique_key: Option<String>,
+    /// The session that it belongs to; only workers of pools, and those from elsewhere, know sessions.
+    pub session: Option<Session>,
     /// Accept a task that nobody has offered yet.
     pub accept_unknown: bool,
 }
@@ -35,6 +39,7 @@ impl Submit {
             run_at: None,
             policy: None,
             unique_key: None,
+            session: None,
             accept_unknown: false,
         }
     }
@@ -88,6 +93,9 @@ impl Engine {
         if let Some(key) = &submit.unique_key {
             check_key("unique_key", key)?;
         }
+        if let Some(session) = &submit.session {
+            session.check().map_err(|invalid| invalid.within("session"))?;
+        }
         let policy = match &submit.policy {
             None => default_policy.get_or_insert_with(|| Arc::new(self.core.settings.runs.clone())).clone(),
             Some(patch) => {
@@ -111,6 +119,7 @@ impl Engine {
             args: None,
             parent: None,
             host: None,
+            session: submit.session,
         };
         Ok(NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at })
     }

@@ -5,6 +5,7 @@ use crate::attempts::Performer;
 use crate::{Engine, Result};
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Spec;
+use everbeat_model::session::awaited;
 use everbeat_model::time::format_duration;
 use everbeat_model::{Replica, RunId};
 
@@ -45,6 +46,12 @@ impl Engine {
         if active.is_empty() {
             let remedy = "start a replica: everbeat serve".to_string();
             return Some(("ready, but no replica is active".to_string(), Some(remedy)));
+        }
+        if let (Some((replica, _)), Some(session)) = (spec.host.as_deref().and_then(awaited), &spec.session) {
+            let summary = format!("ready, and waits for its session {:?}, which replica {replica} keeps", session.key);
+            let remedy = "wait until the worker of the session is free, or end the session: \
+                          everbeat pool end-session POOL KEY";
+            return Some((summary, Some(remedy.to_string())));
         }
         let host = spec.host.as_ref().filter(|host| !active.iter().any(|replica| replica.host == **host))?;
         let window = format_duration(self.core.settings.jobs.reattach_window);

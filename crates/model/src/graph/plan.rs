@@ -228,6 +228,7 @@ fn node_run(execution: ExecutionId, graph: &Graph, start: &Start, defaults: &Def
         unique_key: None,
         parent: Some(Parent { execution, node: start.node.clone() }),
         host: None,
+        session: None,
     };
     Some(NewRun { id: start.run, spec: Arc::new(spec), run_at: None })
 }
@@ -269,6 +270,7 @@ fn callbacks(
                 unique_key: None,
                 parent: None,
                 host: None,
+                session: None,
             };
             runs.push(NewRun { id: new_run(), spec: Arc::new(spec), run_at: None });
         }

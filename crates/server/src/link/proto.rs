@@ -157,6 +157,10 @@ pub(crate) struct Work {
     pub(crate) session: Option<String>,
     #[prost(uint64, tag = "11")]
     pub(crate) cancel_grace_ms: u64,
+    #[prost(string, optional, tag = "12")]
+    pub(crate) session_id: Option<String>,
+    #[prost(bool, tag = "13")]
+    pub(crate) session_new: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -148,7 +148,9 @@ fn work(assignment: Assignment) -> proto::Work {
         execution_id: parent.as_ref().map(|parent| parent.execution.to_string()),
         node: parent.as_ref().map(|parent| parent.node.clone()),
         stop_when_isolated: assignment.stop_when_isolated,
-        session: assignment.session.clone(),
+        session: assignment.session.as_ref().map(|session| session.key.clone()),
+        session_id: assignment.session.as_ref().map(|session| session.id.to_string()),
+        session_new: assignment.session.as_ref().is_some_and(|session| session.is_new),
         cancel_grace_ms: long(assignment.cancel_grace),
     }
 }

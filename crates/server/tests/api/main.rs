@@ -19,6 +19,7 @@ mod proto;
 mod recovery;
 mod runs;
 mod serving;
+mod sessions;
 mod shims;
 mod submit;
 mod values;

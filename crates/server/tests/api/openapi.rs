@@ -169,7 +169,7 @@ async fn a_run_is_described_with_every_key_required() {
     let run = &document["components"]["schemas"]["Run"];
     let required = run["required"].as_array().expect("required").len();
     assert_eq!(required, run["properties"].as_object().expect("properties").len());
-    assert_eq!(required, 29);
+    assert_eq!(required, 30);
     assert_eq!(document["components"]["schemas"]["NewRun"]["additionalProperties"], false);
     let states = &document["components"]["schemas"]["RunStateName"]["enum"];
     assert_eq!(*states, json!(["scheduled", "ready", "running", "succeeded", "failed", "cancelled"]));

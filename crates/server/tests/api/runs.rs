@@ -5,7 +5,7 @@ use everbeat_server::Config;
 use serde_json::json;
 use uuid::Uuid;
 
-const RUN_KEYS: [&str; 29] = [
+const RUN_KEYS: [&str; 30] = [
     "id",
     "kind",
     "task",
@@ -24,6 +24,7 @@ const RUN_KEYS: [&str; 29] = [
     "checkpoint",
     "created_at",
     "run_at",
+    "session",
     "started_at",
     "finished_at",
     "replica_id",

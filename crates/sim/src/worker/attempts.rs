@@ -39,7 +39,7 @@ impl Worker {
                 Performing::begin_in(&self.shared, self.process.owner, server, (lease.run_id, lease.attempt), strict);
             let _strict = strict.then(|| Strict::begin(&self.process));
             self.changed.notify_waiters();
-            check_resumed(&self.shared, lease.run_id, lease.attempt, resumed);
+            check_resumed(&self.shared, (lease.run_id, lease.attempt), Some(lease.token), resumed);
             let product = Product { run: lease.run_id, attempt: lease.attempt, owner: server, nonce: begun.nonce };
             self.follow(lease, &script, resumed, product).await
         };

@@ -200,6 +200,7 @@ pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
         execution_id: row.get(first + 8),
         node: row.get(first + 9),
         host: row.get(first + 10),
+        session: row.get(first + 11),
     }
 }
 

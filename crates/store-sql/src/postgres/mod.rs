@@ -33,6 +33,7 @@ mod queues;
 mod reopen;
 mod replicas;
 mod runs;
+mod sessions;
 mod settle;
 mod sign;
 mod snapshot;

@@ -143,7 +143,7 @@ impl Runs for Postgres {
 }
 
 /// Where the number of runs on the page stands, after all columns of a run.
-const FOUND: usize = 29;
+const FOUND: usize = 30;
 
 /// What all newer runs of the page hold, as `Run::bytes` counts. A length is known without reading what is long.
 const BYTES_BEFORE: &str = "coalesce(sum(octet_length(r.input) + coalesce(octet_length(r.args), 0) \
@@ -168,22 +168,22 @@ fn run_cells(row: &Row) -> RunCells {
     RunCells {
         id: row.get(0),
         spec: spec_cells(row, 1),
-        created_at: row.get(12),
-        run_at: row.get(13),
-        state: row.get(14),
-        attempt: int_at(row, 15),
-        started_at: row.get(16),
-        finished_at: row.get(17),
-        replica_id: row.get(18),
-        worker_id: row.get(19),
-        last_heartbeat_at: row.get(20),
-        owner_heartbeat_at: row.get(21),
-        cancel_requested_at: row.get(22),
-        result: row.get(23),
-        error: row.get(24),
-        progress: row.get(25),
-        checkpoint: row.get(26),
-        tenure: int_at(row, 27),
-        tries: int_at(row, 28),
+        created_at: row.get(13),
+        run_at: row.get(14),
+        state: row.get(15),
+        attempt: int_at(row, 16),
+        started_at: row.get(17),
+        finished_at: row.get(18),
+        replica_id: row.get(19),
+        worker_id: row.get(20),
+        last_heartbeat_at: row.get(21),
+        owner_heartbeat_at: row.get(22),
+        cancel_requested_at: row.get(23),
+        result: row.get(24),
+        error: row.get(25),
+        progress: row.get(26),
+        checkpoint: row.get(27),
+        tenure: int_at(row, 28),
+        tries: int_at(row, 29),
     }
 }

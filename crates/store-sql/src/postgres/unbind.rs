@@ -15,6 +15,8 @@ const BOUND_HOSTS: &str = concat!(
        select n.host from waiting w cross join lateral (\
          select s.host from scheduled s where s.host is not null and s.host > w.host order by s.host limit 1) n) \
      select substr(l.task, length('command@') + 1) from lane l where starts_with(l.task, 'command@') \
+     union select substr(l.task, strpos(l.task, '@session ') + 1) from lane l \
+       where strpos(l.task, '@session ') > 0 and not starts_with(l.task, 'command@') \
      union select w.host from waiting w order by 1"
 );
 
@@ -28,7 +30,9 @@ const UNBIND: &str = concat!(
          (select r.* from lane l cross join lateral (\
             select r.queue, r.task, r.rank, r.run_id from ready r where r.queue = l.queue and r.task = l.task \
             offset 0) r \
-          where l.task = 'command@' || $1::text order by r.run_id limit $2) \
+          where l.task = 'command@' || $1::text \
+            or (starts_with($1, 'session ') and right(l.task, length($1) + 1) = '@' || $1) \
+          order by r.run_id limit $2) \
          union all \
          (select null, null, null, s.run_id from scheduled s where s.host = $1 order by s.run_id limit $2)) b \
        order by b.run_id limit $2), \
@@ -36,9 +40,9 @@ const UNBIND: &str = concat!(
        select r.ctid as at from ready r where r.queue = b.queue and r.task = b.task and r.rank = b.rank \
          and r.run_id = b.run_id for update skip locked) r), \
      gone as (delete from ready r where r.ctid = any(array(select at from locked)) \
-       returning r.queue, r.rank, r.run_id, r.attempt, r.tries, r.losses), \
+       returning r.queue, r.task, r.rank, r.run_id, r.attempt, r.tries, r.losses), \
      open as (insert into ready (queue, task, rank, run_id, attempt, tries, losses) \
-       select g.queue, 'command', g.rank, g.run_id, g.attempt, g.tries, g.losses from gone g), \
+       select g.queue, left(g.task, -(length($1) + 1)), g.rank, g.run_id, g.attempt, g.tries, g.losses from gone g), \
      waiting as materialized (select s.run_id from scheduled s \
        where s.run_id = any(array(select run_id from bound where queue is null)) and s.host = $1 \
        order by s.run_id for update skip locked), \

@@ -179,5 +179,6 @@ pub(super) fn spec_cells(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Res
         execution_id: row.get::<_, Option<[u8; 16]>>(first + 8)?.map(Uuid::from_bytes),
         node: row.get(first + 9)?,
         host: row.get(first + 10)?,
+        session: row.get(first + 11)?,
     })
 }

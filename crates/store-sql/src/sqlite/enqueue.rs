@@ -6,7 +6,7 @@ use super::writer::Tx;
 use crate::answers::Answers;
 use crate::halves::Halves;
 use everbeat_model::event::{EventKind, line};
-use everbeat_model::{NewRun, Policy, RunId, Sent};
+use everbeat_model::{NewRun, Policy, RunId, Sent, Session};
 use everbeat_store::{Enqueue, Enqueued, Error, Idempotency, Result};
 use rusqlite::{CachedStatement, OptionalExtension, params};
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl<'a> Inserts<'a> {
         Ok(Inserts {
             run: tx.connection.prepare_cached(
                 "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at,
-                   args, execution_id, node, host)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) on conflict (id) do nothing",
+                   args, execution_id, node, host, session)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) on conflict (id) do nothing",
             )?,
             ready: tx.connection.prepare_cached(
                 "insert into ready (queue, task, rank, run_id, attempt, tries, losses) values (?1, ?2, ?3, ?4, 0, 0, 0)",
@@ -125,6 +125,7 @@ impl<'a> Inserts<'a> {
             spec.parent.as_ref().map(|parent| parent.execution.0.into_bytes()),
             spec.parent.as_ref().map(|parent| parent.node.as_str()),
             spec.host,
+            spec.session.as_ref().map(Session::to_stored),
         ])?;
         if let Some(same) = run.stood_for(inserted == 0, None) {
             return Ok(Enqueued::Exists(same));

@@ -6,7 +6,6 @@ use super::settle::put_ready;
 use super::writer::Tx;
 use crate::encode::limit;
 use crate::pick::Lane;
-use everbeat_model::run::{COMMAND, lane_on};
 use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -24,17 +23,15 @@ pub(super) fn bound_hosts(connection: &Connection) -> Outcome<Vec<String>> {
          select host from waiting where host is not null",
     )?;
     let mut hosts = waiting.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<String>>>()?;
-    let there = lane_on(COMMAND, "");
     for lane in lanes(connection)? {
-        hosts.extend(lane.task.strip_prefix(&there).map(str::to_string));
+        hosts.extend(lane.host().map(str::to_string));
     }
     Ok(hosts.into_iter().collect())
 }
 
 pub(super) fn unbind(tx: &Tx<'_>, host: &str, most: usize) -> Outcome<usize> {
     let mut bound = waiting(tx, host, most)?;
-    let there = lane_on(COMMAND, host);
-    for lane in lanes(tx.connection)?.into_iter().filter(|lane| lane.task == there) {
+    for lane in lanes(tx.connection)?.into_iter().filter(|lane| lane.host() == Some(host)) {
         bound.extend(ready(tx, lane, most)?);
     }
     bound.sort_unstable_by_key(|bound| bound.run);

@@ -196,6 +196,7 @@ pub(crate) mod steps {
             args: None,
             parent: None,
             host: None,
+            session: None,
         }
     }
 

@@ -35,6 +35,7 @@ impl Draft {
             args: None,
             parent: None,
             host: None,
+            session: None,
         };
         Draft { id, spec, run_at: None }
     }

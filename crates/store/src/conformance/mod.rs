@@ -34,6 +34,7 @@ mod reopen;
 mod replicas;
 mod rescue;
 mod retention;
+mod sessions;
 mod settle;
 mod sign;
 mod steps;
@@ -438,6 +439,15 @@ macro_rules! conformance {
                 a_list_shows_executions_as_they_are
                 an_archived_execution_is_hidden_unless_asked_for
                 a_changed_value_is_found_as_it_is_now
+            }
+            sessions {
+                a_run_keeps_its_session
+                a_session_is_kept_by_one_replica_for_as_long_as_that_may_hold_leases
+                of_many_replicas_at_once_one_keeps_a_session
+                a_session_that_was_taken_again_is_not_let_go
+                what_a_replica_has_taken_and_does_not_use_is_let_go
+                sessions_of_replicas_that_are_gone_are_forgotten
+                what_waits_for_a_session_is_unbound_whatever_its_task
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

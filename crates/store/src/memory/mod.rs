@@ -9,6 +9,7 @@ mod graphs;
 mod ids;
 mod outputs;
 mod runs;
+mod sessions;
 mod settle;
 mod state;
 mod traits;

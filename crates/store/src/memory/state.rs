@@ -3,8 +3,8 @@ use crate::{Definition, Remembered, WorkerRow, last_heartbeat};
 use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
 use everbeat_model::{
-    Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, Standing, StoreTime,
-    Token, Verdict, VerdictId, WorkerId,
+    Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, SessionId, Standing,
+    StoreTime, Token, Verdict, VerdictId, WorkerId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct State {
     pub last_batch: u64,
     pub paused: BTreeMap<String, bool>,
     pub tasks: BTreeSet<String>,
+    /// Who keeps the strict session of a pool and a key, and which session it is.
+    pub sessions: BTreeMap<(String, String), (ReplicaId, SessionId)>,
     pub sweeps: BTreeMap<String, StoreTime>,
     /// Every definition ever applied, by its serial number.
     pub graphs: BTreeMap<u64, Definition>,

@@ -2,8 +2,9 @@
 
 use super::{Phase, State};
 use crate::pools::link::LeaseShown;
-use everbeat_model::{BootInstant, RunId, Token};
-use std::collections::BTreeSet;
+use everbeat_model::session::Keeper;
+use everbeat_model::{BootInstant, RunId, SessionId, Token, WorkerId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -50,6 +51,30 @@ impl State {
     /// Whether it performs what it must end by itself when nobody vouches for it.
     pub(in crate::pools) fn needs_vouching(&self) -> bool {
         self.attempts.values().any(|route| route.vouched)
+    }
+
+    /// How many more attempts it could begin now, besides those of `claimed` that have waited for this very worker.
+    pub(in crate::pools) fn spare(&self, id: WorkerId, claimed: &BTreeMap<Token, WorkerId>) -> usize {
+        let others = claimed.iter().filter(|(token, worker)| **worker == id && !self.attempts.contains_key(token));
+        self.room().saturating_sub(others.count())
+    }
+
+    /// What it is to its sessions. `able`: it performs such runs; `room`: how many it could begin.
+    pub(in crate::pools) fn keeper(&self, able: bool, room: usize) -> Keeper {
+        match self.phase {
+            Phase::Dead => Keeper::Ends,
+            Phase::Starting | Phase::Serving if able && self.sentence.is_none() => Keeper::Serves { room },
+            _ => Keeper::Leaves,
+        }
+    }
+
+    /// The sessions that it performs something in.
+    pub(in crate::pools) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.attempts.values().filter_map(|route| route.session)
+    }
+
+    pub(in crate::pools) fn in_session(&self, id: SessionId) -> bool {
+        self.sessions().any(|session| session == id)
     }
 
     /// The attempts that the server has given it, and whose end it awaits.

@@ -3,7 +3,7 @@
 use crate::columns::lane;
 use crate::postgres::arrays::{arrays, numbered};
 use crate::postgres::sql::{append_event, now};
-use everbeat_model::{Json, NewRun, Policy};
+use everbeat_model::{Json, NewRun, Policy, Session};
 use std::sync::{Arc, LazyLock};
 use uuid::Uuid;
 
@@ -23,6 +23,7 @@ arrays! {
         execution_id: Option<Uuid> as "uuid",
         node: Option<&'a str> as "text",
         host: Option<&'a str> as "text",
+        session: Option<String> as "text",
     }
 }
 
@@ -36,9 +37,9 @@ arrays! {
 
 const MAKE: &str = "\
     insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, args, \
-      execution_id, node, host) \
+      execution_id, node, host, session) \
     select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, g.args, \
-      g.execution_id, g.node, g.host from given g, t";
+      g.execution_id, g.node, g.host, g.session from given g, t";
 
 /// Makes the runs of `given`, all of them new: one statement, without a transaction around it.
 fn enqueue(given: &str, answer: &str) -> String {
@@ -121,6 +122,7 @@ pub(in crate::postgres) fn rows<'a>(runs: impl Iterator<Item = &'a NewRun>) -> R
             execution_id: spec.parent.as_ref().map(|parent| parent.execution.0),
             node: spec.parent.as_ref().map(|parent| parent.node.as_str()),
             host: spec.host.as_deref(),
+            session: spec.session.as_ref().map(Session::to_stored),
         });
     }
     rows

@@ -7,10 +7,11 @@ use everbeat_model::output::{Item, OutputKind};
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::{COMMAND, Claimed, Kind, Spec, lane_on};
+use everbeat_model::session::Affinity;
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Standing, StoreTime,
-    Verdict, VerdictId, WorkerId, id,
+    Ending, ExecutionId, Json, NewRun, Next, Outcome, Policy, Reason, ReplicaId, RunId, RunState, Session, Standing,
+    StoreTime, Verdict, VerdictId, WorkerId, id,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -209,9 +210,16 @@ impl World {
             args: self.rng.percent(30).then(|| self.text()),
             parent: None,
             host,
+            session: self.rng.percent(10).then(|| self.session()),
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
         NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }
+    }
+
+    fn session(&mut self) -> Session {
+        let affinity = self.rng.pick(&[Affinity::Hint, Affinity::Strict]);
+        let ttl = self.rng.percent(50).then_some(Duration::from_secs(90));
+        Session { key: self.rng.pick(&["a", "o'clock", "é"]).to_string(), affinity, ttl }
     }
 
     fn claim(&mut self) -> Op {

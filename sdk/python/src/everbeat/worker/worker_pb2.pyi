@@ -1,4 +1,4 @@
-# Made by scripts/stubs from worker.proto with sha256 4642d9a7ece0c37b5b143de880639b0824b7c2c0f10f4d8ca855eaa35a52c421
+# Made by scripts/stubs from worker.proto with sha256 77b377dd7fef1d63cb36d60b185a359aad0f0d0822ba9a6a456398caa5216c34
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -120,7 +120,7 @@ class Pong(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., running: _Optional[int] = ..., lag_ms: _Optional[int] = ..., progress: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., cpu_ms: _Optional[int] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("lease", "task", "input", "checkpoint", "deadline_ms", "args", "execution_id", "node", "stop_when_isolated", "session", "cancel_grace_ms")
+    __slots__ = ("lease", "task", "input", "checkpoint", "deadline_ms", "args", "execution_id", "node", "stop_when_isolated", "session", "cancel_grace_ms", "session_id", "session_new")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,8 @@ class Work(_message.Message):
     STOP_WHEN_ISOLATED_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CANCEL_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NEW_FIELD_NUMBER: _ClassVar[int]
     lease: Lease
     task: str
     input: str
@@ -143,7 +145,9 @@ class Work(_message.Message):
     stop_when_isolated: bool
     session: str
     cancel_grace_ms: int
-    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., task: _Optional[str] = ..., input: _Optional[str] = ..., checkpoint: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., args: _Optional[str] = ..., execution_id: _Optional[str] = ..., node: _Optional[str] = ..., stop_when_isolated: bool = ..., session: _Optional[str] = ..., cancel_grace_ms: _Optional[int] = ...) -> None: ...
+    session_id: str
+    session_new: bool
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., task: _Optional[str] = ..., input: _Optional[str] = ..., checkpoint: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., args: _Optional[str] = ..., execution_id: _Optional[str] = ..., node: _Optional[str] = ..., stop_when_isolated: bool = ..., session: _Optional[str] = ..., cancel_grace_ms: _Optional[int] = ..., session_id: _Optional[str] = ..., session_new: bool = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("run_id", "attempt", "token")

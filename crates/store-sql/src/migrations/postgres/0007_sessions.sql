@@ -1,0 +1,11 @@
+-- The session that a run belongs to, as JSON text.
+alter table run add column session text;
+
+-- Which replica keeps the strict session of a key. A row of a replica that is neither active nor draining says nothing.
+create table session (
+  pool text collate "C" not null,
+  key text collate "C" not null,
+  replica_id uuid not null,
+  id uuid not null,
+  primary key (pool, key)
+);

@@ -85,6 +85,8 @@ def test_a_context_knows_its_attempt(link):
         execution_id="e1",
         node="n1",
         session="s1",
+        session_id="i1",
+        session_new=True,
         checkpoint='{"page": 7}',
         deadline_ms=60_000,
     )
@@ -98,7 +100,7 @@ def test_a_context_knows_its_attempt(link):
         "args": {"size": 1},
         "execution_id": "e1",
         "node": "n1",
-        "session": "s1",
+        "session": ["s1", "i1", True],
         "resume": {"page": 7},
         "has_time": True,
     }

@@ -20,7 +20,7 @@ from everbeat.client.errors import (
     Unsuccessful,
     WaitTimedOut,
 )
-from everbeat.context import AsyncContext, Context
+from everbeat.context import AsyncContext, Context, Session
 from everbeat.errors import Cancelled, CheckpointRefused, Permanent
 from everbeat.graphs import Graph
 from everbeat.values import NotJson
@@ -43,6 +43,7 @@ __all__ = [
     "NotSet",
     "Permanent",
     "Problem",
+    "Session",
     "Task",
     "Unreachable",
     "Unsuccessful",

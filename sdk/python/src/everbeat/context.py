@@ -21,6 +21,21 @@ class Beat:
     next_within: Optional[float] = None
 
 
+@dataclass(frozen=True)
+class Session:
+    """The session that a run belongs to: one worker performs the runs of a session.
+
+    Keep what is loaded, opened or warm under ``id``, and drop what is kept under another id of the same ``key``.
+    """
+
+    #: The key that the run was submitted with.
+    key: str
+    #: Another one each time that a session of this key begins, on this worker or on another.
+    id: str
+    #: Whether this is the first attempt of the session. A worker may then still hold something of an earlier one.
+    is_new: bool
+
+
 class Attempt(Protocol):
     """What a context stands on: an attempt of a worker, or one that a test made up."""
 
@@ -39,7 +54,7 @@ class Attempt(Protocol):
     @property
     def node(self) -> Optional[str]: ...
     @property
-    def session(self) -> Optional[str]: ...
+    def session(self) -> Optional[Session]: ...
     @property
     def cancelled(self) -> bool: ...
     @property
@@ -102,7 +117,7 @@ class _Facts:
         return self._attempt.node
 
     @property
-    def session(self) -> Optional[str]:
+    def session(self) -> Optional[Session]:
         """The session that the run belongs to, if any."""
         return self._attempt.session
 

@@ -39,7 +39,7 @@ def facts(ctx: everbeat.Context):
         "args": ctx.args,
         "execution_id": ctx.execution_id,
         "node": ctx.node,
-        "session": ctx.session,
+        "session": ctx.session and [ctx.session.key, ctx.session.id, ctx.session.is_new],
         "resume": ctx.resume({"page": 0}),
         "has_time": ctx.time_left is not None and 0 < ctx.time_left <= 60,
         "thread": threading.current_thread().name,

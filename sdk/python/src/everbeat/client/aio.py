@@ -12,6 +12,7 @@ from everbeat.client.transport import Address, InLoop
 from everbeat.graphs import Graph as Declared
 
 When = Union[str, datetime, None]
+SessionGiven = Union[str, Mapping[str, Any], None]
 
 
 class AsyncClient:
@@ -69,6 +70,7 @@ class AsyncRuns:
         run_at: When = None,
         policy: Optional[Mapping[str, Any]] = None,
         unique_key: Optional[str] = None,
+        session: SessionGiven = None,
         accept_unknown: Optional[bool] = None,
         idempotency_key: Optional[str] = None,
     ) -> Run:
@@ -76,8 +78,11 @@ class AsyncRuns:
 
         While a run with the same ``unique_key`` is unfinished, that one is answered. ``accept_unknown`` accepts a
         task that no worker has offered yet.
+
+        Runs of the same ``session`` are performed by the same worker. It is a key, or a dictionary like
+        ``{"key": "user-42", "affinity": "strict", "ttl": "10m"}``.
         """
-        body = _new_run(task, input, queue, priority, run_at, policy, unique_key, accept_unknown)
+        body = _new_run(task, input, queue, priority, run_at, policy, unique_key, session, accept_unknown)
         return Run(await self._core.create(path("runs"), body, idempotency_key))
 
     async def batch(
@@ -347,6 +352,7 @@ def _new_run(
     run_at: When = None,
     policy: Optional[Mapping[str, Any]] = None,
     unique_key: Optional[str] = None,
+    session: SessionGiven = None,
     accept_unknown: Optional[bool] = None,
 ) -> Dict[str, Any]:
     declared = getattr(task, DECLARED, None)
@@ -359,6 +365,7 @@ def _new_run(
         run_at=_time(run_at),
         policy=policy,
         unique_key=unique_key,
+        session={"key": session} if isinstance(session, str) else session,
         accept_unknown=accept_unknown,
     )
     return {"task": name_of(task), "input": input, **body}

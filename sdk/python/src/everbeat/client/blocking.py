@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from everbeat.app import Function
 from everbeat.client import core
-from everbeat.client.aio import AsyncExecutions, AsyncGraphs, AsyncJobs, AsyncRuns, When
+from everbeat.client.aio import AsyncExecutions, AsyncGraphs, AsyncJobs, AsyncRuns, SessionGiven, When
 from everbeat.client.core import Core
 from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Run, Value
 from everbeat.client.transport import Address, Blocking, finish, iterate
@@ -66,6 +66,7 @@ class Runs:
         run_at: When = None,
         policy: Optional[Mapping[str, Any]] = None,
         unique_key: Optional[str] = None,
+        session: SessionGiven = None,
         accept_unknown: Optional[bool] = None,
         idempotency_key: Optional[str] = None,
     ) -> Run:
@@ -73,6 +74,9 @@ class Runs:
 
         While a run with the same ``unique_key`` is unfinished, that one is answered. ``accept_unknown`` accepts a
         task that no worker has offered yet.
+
+        Runs of the same ``session`` are performed by the same worker. It is a key, or a dictionary like
+        ``{"key": "user-42", "affinity": "strict", "ttl": "10m"}``.
         """
         return finish(
             self._awaited.submit(
@@ -83,6 +87,7 @@ class Runs:
                 run_at=run_at,
                 policy=policy,
                 unique_key=unique_key,
+                session=session,
                 accept_unknown=accept_unknown,
                 idempotency_key=idempotency_key,
             )

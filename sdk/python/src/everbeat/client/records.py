@@ -62,6 +62,8 @@ class Run(Record):
     liveness: Optional[str]
     policy: Dict[str, Any]
     unique_key: Optional[str]
+    #: Its ``key``, ``affinity`` and ``ttl``.
+    session: Optional[Dict[str, Any]]
 
     @property
     def is_finished(self) -> bool:

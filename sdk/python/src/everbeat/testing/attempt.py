@@ -4,7 +4,7 @@ import concurrent.futures
 import json
 from typing import Any, List, Optional
 
-from everbeat.context import AsyncContext, Beat, Context
+from everbeat.context import AsyncContext, Beat, Context, Session
 from everbeat.errors import Cancelled
 from everbeat.values import encode
 
@@ -29,7 +29,7 @@ class FakeAttempt:
         checkpoint: Any = None,
         execution_id: Optional[str] = None,
         node: Optional[str] = None,
-        session: Optional[str] = None,
+        session: Optional[Session] = None,
         time_left: Optional[float] = None,
     ) -> None:
         self.task = task

@@ -4,7 +4,7 @@ import concurrent.futures
 import threading
 from typing import Any, Callable, Dict, List, Optional
 
-from everbeat.context import Beat
+from everbeat.context import Beat, Session
 from everbeat.errors import Cancelled, CheckpointRefused
 from everbeat.values import encode
 from everbeat.worker import clock
@@ -73,8 +73,10 @@ class Attempt:
         return self.work.node if self.work.HasField("node") else None
 
     @property
-    def session(self) -> Optional[str]:
-        return self.work.session if self.work.HasField("session") else None
+    def session(self) -> Optional[Session]:
+        if not self.work.HasField("session"):
+            return None
+        return Session(self.work.session, self.work.session_id, self.work.session_new)
 
     @property
     def time_left(self) -> Optional[float]:

@@ -112,6 +112,7 @@ mod tests {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         };
         NewRun { id: id(number), spec: Arc::new(spec), run_at: None }
     }

@@ -100,10 +100,16 @@ pub enum Hole {
     StrictMoves,
     /// A strict session begins without a look at who keeps the session of that key.
     SessionUnasked,
+    /// A schedule moves on in one write, and its runs are made in another.
+    AdvanceApart,
+    /// Whether a schedule is due is judged by the own wall clock.
+    DueByOwnClock,
+    /// What is due is read, and runs are made from that reading without a second look under the schedule's lock.
+    DueByReading,
 }
 
 impl Hole {
-    pub const ALL: [Hole; 34] = [
+    pub const ALL: [Hole; 37] = [
         Hole::SettleWithoutToken,
         Hole::RescueWithoutCompare,
         Hole::ClaimBeforeReplica,
@@ -138,5 +144,8 @@ impl Hole {
         Hole::OutputRepeated,
         Hole::StrictMoves,
         Hole::SessionUnasked,
+        Hole::AdvanceApart,
+        Hole::DueByOwnClock,
+        Hole::DueByReading,
     ];
 }

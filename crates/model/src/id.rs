@@ -46,6 +46,10 @@ id! {
     ExecutionId
 }
 id! {
+    /// Names a schedule or a flow, from when it is written to when it is deleted. Version 7, like a run's.
+    ScheduleId
+}
+id! {
     /// Names a verdict.
     VerdictId
 }

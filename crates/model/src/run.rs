@@ -1,5 +1,5 @@
 use crate::error::Invalid;
-use crate::id::{ExecutionId, ReplicaId, RunId};
+use crate::id::{ExecutionId, ReplicaId, RunId, ScheduleId};
 use crate::json::Json;
 use crate::lease::Lease;
 use crate::policy::Policy;
@@ -54,7 +54,7 @@ pub struct Spec {
     /// Higher is claimed first.
     pub priority: i16,
     pub input: Json,
-    /// What the definition of its node says besides the input.
+    /// What is said besides the input: by the definition of its node, or by what it is due by.
     pub args: Option<Json>,
     pub policy: Arc<Policy>,
     pub unique_key: Option<String>,
@@ -65,6 +65,8 @@ pub struct Spec {
     pub host: Option<String>,
     /// The session that it belongs to.
     pub session: Option<Session>,
+    /// The due time of a schedule that it stands for.
+    pub occurrence: Option<OccurrenceOf>,
 }
 
 /// The task of whatever is performed as a detached command: jobs, and nodes that are commands.
@@ -74,6 +76,11 @@ impl Spec {
     /// Whether a shim performs it, which outlives the replica that started it.
     pub fn detached(&self) -> bool {
         self.task == COMMAND
+    }
+
+    /// What a task that is told how to work reads: the arguments of its node, or else the input.
+    pub fn orders(&self) -> &Json {
+        self.args.as_ref().filter(|_| self.parent.is_some()).unwrap_or(&self.input)
     }
 
     /// What it is claimed by: its task, or its task on the host where it belongs.
@@ -95,6 +102,13 @@ pub fn lane_on(task: &str, host: &str) -> String {
 pub struct Parent {
     pub execution: ExecutionId,
     pub node: String,
+}
+
+/// Which due time of a schedule a run stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OccurrenceOf {
+    pub schedule: ScheduleId,
+    pub due: StoreTime,
 }
 
 /// A run to be enqueued.
@@ -265,6 +279,7 @@ mod tests {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         };
         let run = NewRun { id: own, spec: Arc::new(spec), run_at: None };
         assert_eq!(run.stood_for(false, None), None);

@@ -1,6 +1,7 @@
 //! What both databases select alike. The order of columns is that of `decode::RunCells` and its
 //! neighbours.
 
+use everbeat_model::RunState;
 use everbeat_store::Noun;
 
 /// The lane that a run stands in while it is ready, from its row: what `Spec::lane` says.
@@ -25,13 +26,13 @@ pub(crate) use lane;
 macro_rules! spec_columns {
     () => {
         "r.kind, r.task, r.queue, r.priority, r.input, r.policy, r.unique_key, r.args, r.execution_id, r.node, r.host, \
-         r.session"
+         r.session, r.schedule_id, r.due_at"
     };
 }
 pub(crate) use spec_columns;
 
 /// How many those are.
-pub(crate) const SPEC_COLUMNS: usize = 12;
+pub(crate) const SPEC_COLUMNS: usize = 14;
 
 /// A run put together from the four tables; `r` is its row.
 pub(crate) const RUN_COLUMNS: &str = concat!(
@@ -63,6 +64,39 @@ pub(crate) const RUN_JOINS: &str = concat!(
   left join attempt a on a.run_id = r.id and a.attempt = coalesce(q.attempt, c.attempt) \
   left join run_sign s on s.run_id = r.id"
 );
+
+/// Where a page of runs is found, and the key that orders it: through the table that is the state, before the rest is
+/// joined to it. The runs of one schedule are found by their own index; `schedule` is the parameter that names it.
+/// `join` is how the database is told to keep the order of the tables.
+pub(crate) fn run_page(state: Option<RunState>, schedule: Option<&str>, join: &str) -> (String, &'static str) {
+    let of = |table: &str| match schedule {
+        Some(_) => format!("exists (select 1 from {table} x where x.run_id = r.id)"),
+        None => format!("{table} x {join} run r on r.id = x.run_id where true"),
+    };
+    let ended = |state: &str| match schedule {
+        Some(_) => format!("exists (select 1 from done x where x.run_id = r.id and x.state = '{state}')"),
+        None => format!("done x {join} run r on r.id = x.run_id where x.state = '{state}'"),
+    };
+    let found = match (state, schedule) {
+        (None, Some(_)) => "true".to_string(),
+        (None, None) => "run r where true".to_string(),
+        (Some(RunState::Scheduled), _) => of("scheduled"),
+        // A lane is found by its key only: what stands nowhere else is ready.
+        (Some(RunState::Ready), Some(_)) => {
+            ["scheduled", "lease", "done"].map(|table| format!("not {}", of(table))).join(" and ")
+        }
+        (Some(RunState::Ready), None) => of("ready"),
+        (Some(RunState::Running), _) => of("lease"),
+        (Some(RunState::Succeeded), _) => ended("succeeded"),
+        (Some(RunState::Failed), _) => ended("failed"),
+        (Some(RunState::Cancelled), _) => ended("cancelled"),
+    };
+    match schedule {
+        Some(schedule) => (format!("run r where r.schedule_id = {schedule} and {found}"), "r.id"),
+        None if state.is_some() => (found, "x.run_id"),
+        None => (found, "r.id"),
+    }
+}
 
 pub(crate) const REPLICA_COLUMNS: &str = "\
   p.id, p.host, p.version, p.state, p.beat, p.started_at, p.last_heartbeat_at, p.heartbeat_interval_us, \

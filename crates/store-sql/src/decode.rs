@@ -6,8 +6,8 @@ use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::{Kind, Spec};
 use everbeat_model::verdict::{Judgement, Subject, SubjectKind};
 use everbeat_model::{
-    Attempt, ExecutionId, Json, Lease, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState, Session,
-    Standing, StoreTime, Token, Verdict, VerdictId,
+    Attempt, ExecutionId, Json, Lease, OccurrenceOf, Outcome, Parent, Policy, Replica, ReplicaId, Run, RunId, RunState,
+    ScheduleId, Session, Standing, StoreTime, Token, Verdict, VerdictId,
 };
 use everbeat_store::{Error, Held, Result, Streamed, Violation, last_heartbeat};
 use std::fmt::Display;
@@ -50,6 +50,8 @@ pub(crate) struct SpecCells {
     pub(crate) node: Option<String>,
     pub(crate) host: Option<String>,
     pub(crate) session: Option<String>,
+    pub(crate) schedule_id: Option<Uuid>,
+    pub(crate) due_at: Option<i64>,
 }
 
 impl SpecCells {
@@ -66,6 +68,10 @@ impl SpecCells {
             parent: self.execution_id.zip(self.node).map(|(id, node)| Parent { execution: ExecutionId(id), node }),
             host: self.host,
             session: self.session.as_deref().and_then(Session::from_stored),
+            occurrence: self
+                .schedule_id
+                .zip(self.due_at)
+                .map(|(id, due)| OccurrenceOf { schedule: ScheduleId(id), due: StoreTime(due) }),
         }))
     }
 }
@@ -299,7 +305,7 @@ pub(crate) fn whole(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
 }
 
-fn known<T>(noun: &str, id: impl Display, field: &str, value: &str, parsed: Option<T>) -> Result<T> {
+pub(crate) fn known<T>(noun: &str, id: impl Display, field: &str, value: &str, parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| Error::Bug(format!("the stored {noun} {id} has the unknown {field} {value:?}")))
 }
 

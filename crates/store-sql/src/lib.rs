@@ -16,6 +16,7 @@ mod halves;
 mod migrations;
 mod obstacle;
 mod pick;
+mod schedules;
 
 pub use postgres::{Postgres, PostgresOptions};
 pub use sqlite::Sqlite;

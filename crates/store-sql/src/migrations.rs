@@ -17,6 +17,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 5, name: "outputs", sql: include_str!("migrations/sqlite/0005_outputs.sql") },
     Migration { version: 6, name: "workers", sql: include_str!("migrations/sqlite/0006_workers.sql") },
     Migration { version: 7, name: "sessions", sql: include_str!("migrations/sqlite/0007_sessions.sql") },
+    Migration { version: 8, name: "schedules", sql: include_str!("migrations/sqlite/0008_schedules.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -27,6 +28,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 5, name: "outputs", sql: include_str!("migrations/postgres/0005_outputs.sql") },
     Migration { version: 6, name: "workers", sql: include_str!("migrations/postgres/0006_workers.sql") },
     Migration { version: 7, name: "sessions", sql: include_str!("migrations/postgres/0007_sessions.sql") },
+    Migration { version: 8, name: "schedules", sql: include_str!("migrations/postgres/0008_schedules.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

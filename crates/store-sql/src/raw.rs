@@ -95,6 +95,7 @@ fn drafts(at: StoreTime, runs: usize) -> Vec<NewRun> {
         parent: None,
         host: None,
         session: None,
+        occurrence: None,
     });
     let ids = id::Sequence::default();
     let next = || RunId(ids.next(at.millis(), Uuid::new_v4().as_u128()));

@@ -18,6 +18,8 @@ mod outputs;
 mod queues;
 mod replicas;
 mod runs;
+mod schedule_row;
+mod schedules;
 mod sessions;
 mod tasks;
 mod verdicts;
@@ -40,6 +42,11 @@ pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
     Cancelled, Claim, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which, last_heartbeat,
 };
+pub use schedule_row::{ScheduleRow, Written, schedule_deleted, schedule_written};
+pub use schedules::{
+    Deleted, DueSchedule, DueSchedules, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, ScheduleFilter,
+    Scheduler, Schedules, StoredSchedule, schedule_events,
+};
 pub use sessions::{KeptSession, Sessions};
 pub use tasks::Tasks;
 pub use verdicts::{VerdictFilter, Verdicts};
@@ -59,6 +66,7 @@ pub trait Store:
     + Executions
     + Ids
     + Replicas
+    + Schedules
     + Sweeps
     + Queues
     + Tasks
@@ -81,6 +89,7 @@ impl<T> Store for T where
         + Executions
         + Ids
         + Replicas
+        + Schedules
         + Sweeps
         + Queues
         + Tasks

@@ -4,8 +4,8 @@ use everbeat_model::lease::Shown;
 use everbeat_model::policy::HeartbeatMode;
 use everbeat_model::run::{Claimed, Kind, Spec};
 use everbeat_model::{
-    Attempt, Enqueue, Enqueued, Json, Lease, Policy, Reopened, Replica, ReplicaId, Run, RunId, RunState, Settled,
-    Settlement, Standing, StoreTime, Token,
+    Attempt, Enqueue, Enqueued, Json, Lease, Policy, Reopened, Replica, ReplicaId, Run, RunId, RunState, ScheduleId,
+    Settled, Settlement, Standing, StoreTime, Token,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -206,6 +206,8 @@ pub struct RunFilter {
     pub task: Option<String>,
     pub queue: Option<String>,
     pub kind: Option<Kind>,
+    /// Only those of this schedule.
+    pub schedule: Option<ScheduleId>,
     /// Only older than this one.
     pub before: Option<RunId>,
     pub limit: usize,

@@ -229,6 +229,7 @@ fn node_run(execution: ExecutionId, graph: &Graph, start: &Start, defaults: &Def
         parent: Some(Parent { execution, node: start.node.clone() }),
         host: None,
         session: None,
+        occurrence: None,
     };
     Some(NewRun { id: start.run, spec: Arc::new(spec), run_at: None })
 }
@@ -271,6 +272,7 @@ fn callbacks(
                 parent: None,
                 host: None,
                 session: None,
+                occurrence: None,
             };
             runs.push(NewRun { id: new_run(), spec: Arc::new(spec), run_at: None });
         }

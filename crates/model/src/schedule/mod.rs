@@ -4,9 +4,15 @@
 //! or it is left out, with the reason. All of that is decided here, from what the store knows, at the store's time.
 
 mod decide;
+mod definition;
+mod look;
+#[cfg(test)]
+mod look_tests;
 mod rhythm;
 
 pub use decide::{Begun, Left, Look, MOST_WAITING, Room, Standing, Terms, WhyLeft, ask, decide};
+pub use definition::{FLOW, Schedule, ScheduleKind, ScheduledWork};
+pub use look::{Decision, DueBy, Occurrence, OccurrenceState, Others, RunDefaults, Situation, Wish, look, rearm};
 pub use rhythm::{Cron, MOST_COUNTED, Rhythm};
 
 use crate::spelled::spelled;

@@ -15,7 +15,7 @@ const CANCEL: &str = concat!(
     now!(),
     ", lane as materialized (select r.id, r.queue, ",
     lane!("r"),
-    " as task, -r.priority as rank, r.unique_key, r.execution_id from run r where r.id = $1), \
+    " as task, -r.priority as rank, r.unique_key, r.execution_id, r.schedule_id from run r where r.id = $1), \
      asked as (update lease l set cancel_requested_at = coalesce(l.cancel_requested_at, t.now) from t \
        where l.run_id = $1 returning 1), \
      unready as (delete from ready r where r.queue = (select queue from lane) \
@@ -29,6 +29,9 @@ const CANCEL: &str = concat!(
        and exists (select 1 from waited)), \
      noted as (insert into agenda (execution_id, due_at) \
        select l.execution_id, 0 from lane l, waited where l.execution_id is not null), \
+     schedule_noted as (insert into schedule_note (schedule_id) \
+       select s.id from lane l cross join waited cross join lateral (\
+         select s.id from schedule s where s.id = l.schedule_id offset 0) s), \
      logged as (",
     append_event!(),
     "t.now, $2 from waited, t) \

@@ -201,6 +201,8 @@ pub(super) fn spec_cells(row: &Row, first: usize) -> SpecCells {
         node: row.get(first + 9),
         host: row.get(first + 10),
         session: row.get(first + 11),
+        schedule_id: row.get(first + 12),
+        due_at: row.get(first + 13),
     }
 }
 

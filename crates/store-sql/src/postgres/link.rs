@@ -59,6 +59,7 @@ pub(super) enum Role {
     Command,
     Exclusive,
     Advance,
+    Look,
     Read,
     Slow,
     Hint,

@@ -33,6 +33,12 @@ mod queues;
 mod reopen;
 mod replicas;
 mod runs;
+mod schedule_carry_out;
+mod schedule_due;
+mod schedule_look;
+mod schedule_read;
+mod schedule_write;
+mod schedules;
 mod sessions;
 mod settle;
 mod sign;
@@ -63,6 +69,9 @@ use wakes::Hints;
 /// Transactions over executions that one server has open at once.
 const ADVANCE_CONNECTIONS: usize = 3;
 
+/// Transactions over schedules that one server has open at once. They are opened when they are needed.
+const LOOK_CONNECTIONS: usize = 3;
+
 pub struct Postgres {
     /// Renewals, joins and verdicts on replicas; nothing else may delay them.
     renew: Link,
@@ -76,6 +85,8 @@ pub struct Postgres {
     exclusive: Exclusive,
     /// Executions: commands, looks and starts do not wait for each other.
     advance: Exclusive,
+    /// Schedules: a look that waits for its group holds up no execution.
+    look: Exclusive,
     definitions: Definitions,
     reads: Vec<Link>,
     next_read: AtomicUsize,
@@ -100,6 +111,7 @@ impl Postgres {
             command: link(Role::Command),
             exclusive: Exclusive::new(Role::Exclusive, 1, target.clone()),
             advance: Exclusive::new(Role::Advance, ADVANCE_CONNECTIONS, target.clone()),
+            look: Exclusive::new(Role::Look, LOOK_CONNECTIONS, target.clone()),
             definitions: Definitions::default(),
             reads: (0..options.read_connections.max(1)).map(|_| link(Role::Read)).collect(),
             next_read: AtomicUsize::new(0),

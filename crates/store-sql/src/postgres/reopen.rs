@@ -9,12 +9,13 @@ use crate::decode::count;
 use crate::encode::int;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::reopen::{self as model, Closed};
+use everbeat_model::schedule::DueBy;
 use everbeat_model::{Reopened, RunId, Standing};
 use everbeat_store::Result;
 use uuid::Uuid;
 
 const CLOSED: &str = "\
-    select d.attempt, k.run_id, r.unique_key from run r left join done d on d.run_id = r.id \
+    select d.attempt, k.run_id, r.unique_key, r.schedule_id, r.due_at from run r left join done d on d.run_id = r.id \
       left join unique_key k on k.key = r.unique_key where r.id = $1";
 
 const TAKE_KEY: &str = "insert into unique_key (key, run_id) values ($1, $2) on conflict (key) do nothing returning 1";
@@ -39,6 +40,13 @@ const REOPEN: &str = concat!(
      select 1 from again"
 );
 
+/// No look is under way while this lock is held: a look that has seen the run finished forgets its occurrence.
+const LOCK_SCHEDULE: &str = "select 1 from schedule s where s.id = $1 for update";
+
+const COUNT_AGAIN: &str = "\
+    insert into occurrence (run_id, schedule_id, due_at, due_by, begun) values ($1, $2, $3, $4, true) \
+    on conflict (run_id) do update set due_at = excluded.due_at, due_by = excluded.due_by, wish = null, begun = true";
+
 pub(super) async fn reopen(exclusive: &Exclusive, run: RunId, attempt: u32) -> Result<Reopened> {
     let answer = again!(async {
         let transaction = exclusive.begin().await?;
@@ -60,6 +68,10 @@ async fn try_reopen(transaction: &Transaction<'_>, run: RunId, attempt: u32) -> 
     if answer != Reopened::Ready {
         return Ok(answer);
     }
+    let schedule = rows.first().and_then(|row| row.get::<_, Option<Uuid>>(3).zip(row.get::<_, Option<i64>>(4)));
+    if let Some((schedule, due)) = schedule {
+        count_again(transaction, run, schedule, due).await?;
+    }
     let key = rows.first().and_then(|row| row.get::<_, Option<&str>>(2));
     if let Some(key) = key
         && transaction.query(TAKE_KEY, &[&key, &run.0]).await?.is_empty()
@@ -73,4 +85,12 @@ async fn try_reopen(transaction: &Transaction<'_>, run: RunId, attempt: u32) -> 
         return Err(Fault::Again(format!("run {run} was just opened")));
     }
     Ok(answer)
+}
+
+/// A run that is opened again counts for its schedule again.
+async fn count_again(transaction: &Transaction<'_>, run: RunId, schedule: Uuid, due: i64) -> Outcome<()> {
+    if transaction.query(LOCK_SCHEDULE, &[&schedule]).await?.is_empty() {
+        return Ok(());
+    }
+    transaction.query(COUNT_AGAIN, &[&run.0, &schedule, &due, &DueBy::Asked.as_str()]).await.map(|_| ())
 }

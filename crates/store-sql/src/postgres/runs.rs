@@ -2,13 +2,13 @@
 
 use super::claim::{int_at, spec_cells};
 use super::{Postgres, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
-use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
+use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql, run_page};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
-use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_model::{Attempt, ReplicaId, Run, RunId, Settled, Settlement, Token};
 use everbeat_store::{
     Cancelled, Claim, Enqueue, Enqueued, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs, Sign,
     Signed, Which,
@@ -100,28 +100,19 @@ impl Runs for Postgres {
     }
 
     async fn runs(&self, filter: RunFilter) -> Result<Part<Run>> {
-        // The page is found through the table that is the state, before the rest is joined to it.
-        let from = match filter.state {
-            None => "run r where true",
-            Some(RunState::Scheduled) => "scheduled x join run r on r.id = x.run_id where true",
-            Some(RunState::Ready) => "ready x join run r on r.id = x.run_id where true",
-            Some(RunState::Running) => "lease x join run r on r.id = x.run_id where true",
-            Some(RunState::Succeeded) => "done x join run r on r.id = x.run_id where x.state = 'succeeded'",
-            Some(RunState::Failed) => "done x join run r on r.id = x.run_id where x.state = 'failed'",
-            Some(RunState::Cancelled) => "done x join run r on r.id = x.run_id where x.state = 'cancelled'",
-        };
-        let key = if filter.state.is_some() { "x.run_id" } else { "r.id" };
+        let (from, key) = run_page(filter.state, filter.schedule.map(|_| "$6"), "join");
         let sql = format!(
             "select * from (\
                select {RUN_COLUMNS}, count(*) over (), {BYTES_BEFORE} as bytes_before from (\
                select r.* from {from} and ($1::uuid is null or {key} < $1) and ($2::text is null or r.task = $2) \
                  and ($3::text is null or r.queue = $3) and ($4::text is null or r.kind = $4) \
+                 and ($6::uuid is null or r.schedule_id = $6) \
                order by {key} desc limit $5) r \
              {RUN_JOINS}) page where bytes_before < {LIST_BYTES} order by 1 desc"
         );
         let (before, kind) = (filter.before.map(|before| before.0), filter.kind.map(|kind| kind.as_str()));
-        let rows =
-            self.read().query(&sql, &[&before, &filter.task, &filter.queue, &kind, &limit(filter.limit)]).await?;
+        let (most, schedule) = (limit(filter.limit), filter.schedule.map(|schedule| schedule.0));
+        let rows = self.read().query(&sql, &[&before, &filter.task, &filter.queue, &kind, &most, &schedule]).await?;
         let mut policies = Policies::default();
         let found: i64 = rows.first().map_or(0, |row| row.get(FOUND));
         let cut_short = (rows.len() as i64) < found;
@@ -143,7 +134,7 @@ impl Runs for Postgres {
 }
 
 /// Where the number of runs on the page stands, after all columns of a run.
-const FOUND: usize = 30;
+const FOUND: usize = 32;
 
 /// What all newer runs of the page hold, as `Run::bytes` counts. A length is known without reading what is long.
 const BYTES_BEFORE: &str = "coalesce(sum(octet_length(r.input) + coalesce(octet_length(r.args), 0) \
@@ -164,26 +155,26 @@ fn attempt_cells(row: &Row) -> AttemptCells {
     }
 }
 
-fn run_cells(row: &Row) -> RunCells {
+pub(super) fn run_cells(row: &Row) -> RunCells {
     RunCells {
         id: row.get(0),
         spec: spec_cells(row, 1),
-        created_at: row.get(13),
-        run_at: row.get(14),
-        state: row.get(15),
-        attempt: int_at(row, 16),
-        started_at: row.get(17),
-        finished_at: row.get(18),
-        replica_id: row.get(19),
-        worker_id: row.get(20),
-        last_heartbeat_at: row.get(21),
-        owner_heartbeat_at: row.get(22),
-        cancel_requested_at: row.get(23),
-        result: row.get(24),
-        error: row.get(25),
-        progress: row.get(26),
-        checkpoint: row.get(27),
-        tenure: int_at(row, 28),
-        tries: int_at(row, 29),
+        created_at: row.get(15),
+        run_at: row.get(16),
+        state: row.get(17),
+        attempt: int_at(row, 18),
+        started_at: row.get(19),
+        finished_at: row.get(20),
+        replica_id: row.get(21),
+        worker_id: row.get(22),
+        last_heartbeat_at: row.get(23),
+        owner_heartbeat_at: row.get(24),
+        cancel_requested_at: row.get(25),
+        result: row.get(26),
+        error: row.get(27),
+        progress: row.get(28),
+        checkpoint: row.get(29),
+        tenure: int_at(row, 30),
+        tries: int_at(row, 31),
     }
 }

@@ -53,15 +53,21 @@ arrays! {
     }
 }
 
-/// Every execution whose run has finished is looked at soon. One note of each is enough. The executions of the runs
-/// follow the columns as one more array.
+/// Every execution and every schedule whose run has finished is looked at soon. One note of each is enough. The
+/// executions of the runs and then their schedules follow the columns as two more arrays. A schedule is read to see whether
+/// there still is one, and never locked: an ending waits for no look.
 fn noted(columns: &[Column], finished: &str) -> String {
     format!(
         "noted as (insert into agenda (execution_id, due_at) select distinct p.execution_id, 0 \
            from unnest({run_ids}, {parents}::uuid[]) as p(run_id, execution_id) join ended e on e.run_id = p.run_id \
-           where p.execution_id is not null and {finished}), ",
+           where p.execution_id is not null and {finished}), \
+         schedule_noted as (insert into schedule_note (schedule_id) select s.id from (\
+             select distinct p.schedule_id from unnest({run_ids}, {schedules}::uuid[]) as p(run_id, schedule_id) \
+             join ended e on e.run_id = p.run_id where p.schedule_id is not null and {finished}) g \
+           cross join lateral (select s.id from schedule s where s.id = g.schedule_id offset 0) s), ",
         run_ids = array(columns, "run_id"),
         parents = after(columns),
+        schedules = format_args!("${}", columns.len() + 2),
     )
 }
 
@@ -97,8 +103,8 @@ fn finish(noted: &str) -> String {
 
 static FINISH: LazyLock<String> = LazyLock::new(|| finish(""));
 
-/// Finishes runs of which some compute nodes of executions.
-static FINISH_NODES: LazyLock<String> = LazyLock::new(|| finish(&noted(Endings::COLUMNS, "true")));
+/// Finishes runs of which some compute nodes of executions, or stand for due times of schedules.
+static FINISH_NOTED: LazyLock<String> = LazyLock::new(|| finish(&noted(Endings::COLUMNS, "true")));
 
 /// For every batch. A run that goes back to its lane, now or later, takes it from its own row; where a
 /// detached one belongs may have been written since the statement began, so its row is locked to be read as it is now.
@@ -222,17 +228,20 @@ async fn write(link: &Link, batch: &[(usize, &Settlement)], answers: &mut [Settl
     batch.iter().for_each(|(index, settlement)| endings.push(Row::of(*index, settlement)));
     let parents: Vec<Option<Uuid>> =
         batch.iter().map(|(_, settlement)| settlement.spec.parent.as_ref().map(|parent| parent.execution.0)).collect();
+    let schedules: Vec<Option<Uuid>> =
+        batch.iter().map(|(_, settlement)| settlement.spec.occurrence.map(|of| of.schedule.0)).collect();
+    let noted: [&(dyn ToSql + Sync); 2] = [&parents, &schedules];
     let rows = if is_lean(batch) {
-        let nodes = parents.iter().any(Option::is_some);
+        let awaited = parents.iter().chain(&schedules).any(Option::is_some);
         let mut params = endings.params();
-        params.extend(nodes.then_some(&parents as &(dyn ToSql + Sync)));
-        link.query(if nodes { &FINISH_NODES } else { &FINISH }, &params).await?
+        params.extend(awaited.then_some(noted).into_iter().flatten());
+        link.query(if awaited { &FINISH_NOTED } else { &FINISH }, &params).await?
     } else {
         let mut routes = Routes::default();
         batch.iter().for_each(|(_, settlement)| routes.push(Route::of(settlement)));
         let mut params = endings.params();
         params.extend(routes.params());
-        params.push(&parents);
+        params.extend(noted);
         link.query(&SETTLE, &params).await?
     };
     let Endings { place, run_id, token, owner, .. } = endings;

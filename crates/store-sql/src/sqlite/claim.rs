@@ -180,5 +180,7 @@ pub(super) fn spec_cells(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Res
         node: row.get(first + 9)?,
         host: row.get(first + 10)?,
         session: row.get(first + 11)?,
+        schedule_id: row.get::<_, Option<[u8; 16]>>(first + 12)?.map(Uuid::from_bytes),
+        due_at: row.get(first + 13)?,
     })
 }

@@ -90,8 +90,9 @@ impl<'a> Inserts<'a> {
         Ok(Inserts {
             run: tx.connection.prepare_cached(
                 "insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at,
-                   args, execution_id, node, host, session)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) on conflict (id) do nothing",
+                   args, execution_id, node, host, session, schedule_id, due_at)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+                 on conflict (id) do nothing",
             )?,
             ready: tx.connection.prepare_cached(
                 "insert into ready (queue, task, rank, run_id, attempt, tries, losses) values (?1, ?2, ?3, ?4, 0, 0, 0)",
@@ -126,6 +127,8 @@ impl<'a> Inserts<'a> {
             spec.parent.as_ref().map(|parent| parent.node.as_str()),
             spec.host,
             spec.session.as_ref().map(Session::to_stored),
+            spec.occurrence.map(|of| of.schedule.0.into_bytes()),
+            spec.occurrence.map(|of| of.due.0),
         ])?;
         if let Some(same) = run.stood_for(inserted == 0, None) {
             return Ok(Enqueued::Exists(same));

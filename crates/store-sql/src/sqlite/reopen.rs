@@ -6,8 +6,9 @@ use super::settle::put_ready;
 use super::writer::Tx;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::reopen::{self as model, Closed};
+use everbeat_model::schedule::DueBy;
 use everbeat_model::{Reopened, RunId};
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, params};
 
 pub(super) fn reopen(tx: &Tx<'_>, run: RunId, attempt: u32) -> Outcome<Reopened> {
     let id = run.0.into_bytes();
@@ -32,8 +33,19 @@ pub(super) fn reopen(tx: &Tx<'_>, run: RunId, attempt: u32) -> Outcome<Reopened>
     tx.connection.prepare_cached("delete from done where run_id = ?1")?.execute([id])?;
     let standing = model::standing(attempt);
     put_ready(tx, id, standing.attempt, standing.tries, standing.losses)?;
+    count_again(tx, id)?;
     tx.append_events(&[line(EventKind::RunReopened, &run.to_string(), None, None)])?;
     Ok(answer)
+}
+
+/// A run that is opened again counts for its schedule again.
+fn count_again(tx: &Tx<'_>, id: [u8; 16]) -> Outcome<()> {
+    let mut insert = tx.connection.prepare_cached(
+        "insert or replace into occurrence (run_id, schedule_id, due_at, due_by, begun)
+         select r.id, s.id, r.due_at, ?2, 1 from run r cross join schedule s on s.id = r.schedule_id where r.id = ?1",
+    )?;
+    insert.execute(params![id, DueBy::Asked.as_str()])?;
+    Ok(())
 }
 
 fn closed(tx: &Tx<'_>, run: RunId) -> Outcome<Option<Closed>> {

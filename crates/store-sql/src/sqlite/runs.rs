@@ -4,14 +4,14 @@ use super::claim::spec_cells;
 use super::fault::{Fault, Outcome};
 use super::writer::Tx;
 use super::{Sqlite, adopt, cancel, claim, enqueue, forget, leases, place, promote, reopen, settle, sign, unbind};
-use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql};
+use crate::columns::{RUN_COLUMNS, RUN_JOINS, attempts_sql, run_page};
 use crate::decode::{AttemptCells, Policies, RunCells, readable};
 use crate::encode::{limit, unstorable};
 use crate::halves::Halves;
 use async_trait::async_trait;
 use everbeat_model::lease::Shown;
 use everbeat_model::run::Claimed;
-use everbeat_model::{Attempt, ReplicaId, Run, RunId, RunState, Settled, Settlement, Token};
+use everbeat_model::{Attempt, ReplicaId, Run, RunId, Settled, Settlement, Token};
 use everbeat_store::{
     Cancelled, Claim, Enqueue, Enqueued, Error, Held, LIST_BYTES, Part, Promoted, Reopened, Result, RunFilter, Runs,
     Sign, Signed, Which,
@@ -146,7 +146,7 @@ impl Sqlite {
     }
 }
 
-fn run(connection: &Connection, id: RunId) -> Outcome<Option<Run>> {
+pub(super) fn run(connection: &Connection, id: RunId) -> Outcome<Option<Run>> {
     let mut select =
         connection.prepare_cached(&format!("select {RUN_COLUMNS} from run r {RUN_JOINS} where r.id = ?1"))?;
     let cells = select.query_row([id.0.into_bytes()], run_cells).optional()?;
@@ -167,27 +167,19 @@ fn finished(connection: &Connection, runs: Vec<RunId>) -> Outcome<Vec<RunId>> {
 }
 
 fn runs(connection: &Connection, filter: &RunFilter) -> Outcome<Part<Run>> {
-    // The page is found through the table that is the state, before the rest is joined to it.
-    let from = match filter.state {
-        None => "run r where true",
-        Some(RunState::Scheduled) => "scheduled x cross join run r on r.id = x.run_id where true",
-        Some(RunState::Ready) => "ready x cross join run r on r.id = x.run_id where true",
-        Some(RunState::Running) => "lease x cross join run r on r.id = x.run_id where true",
-        Some(RunState::Succeeded) => "done x cross join run r on r.id = x.run_id where x.state = 'succeeded'",
-        Some(RunState::Failed) => "done x cross join run r on r.id = x.run_id where x.state = 'failed'",
-        Some(RunState::Cancelled) => "done x cross join run r on r.id = x.run_id where x.state = 'cancelled'",
-    };
-    let key = if filter.state.is_some() { "x.run_id" } else { "r.id" };
+    let (from, key) = run_page(filter.state, filter.schedule.map(|_| "?6"), "cross join");
     let mut select = connection.prepare_cached(&format!(
         "select {RUN_COLUMNS} from (
            select r.* from {from} and (?1 is null or {key} < ?1) and (?2 is null or r.task = ?2)
              and (?3 is null or r.queue = ?3) and (?4 is null or r.kind = ?4)
+             and (?6 is null or r.schedule_id = ?6)
            order by {key} desc limit ?5) r
          {RUN_JOINS} order by r.id desc"
     ))?;
     let before = filter.before.map(|before| before.0.into_bytes());
     let kind = filter.kind.map(|kind| kind.as_str());
-    let mut found = select.query(params![before, filter.task, filter.queue, kind, limit(filter.limit)])?;
+    let schedule = filter.schedule.map(|schedule| schedule.0.into_bytes());
+    let mut found = select.query(params![before, filter.task, filter.queue, kind, limit(filter.limit), schedule])?;
     let (mut cells, mut bytes) = (Vec::new(), 0);
     while bytes < LIST_BYTES
         && let Some(row) = found.next()?
@@ -224,23 +216,23 @@ fn run_cells(row: &Row<'_>) -> rusqlite::Result<RunCells> {
     Ok(RunCells {
         id: Uuid::from_bytes(row.get(0)?),
         spec: spec_cells(row, 1)?,
-        created_at: row.get(13)?,
-        run_at: row.get(14)?,
-        state: row.get(15)?,
-        attempt: row.get(16)?,
-        started_at: row.get(17)?,
-        finished_at: row.get(18)?,
-        replica_id: uuid(row, 19)?,
-        worker_id: row.get(20)?,
-        last_heartbeat_at: row.get(21)?,
-        owner_heartbeat_at: row.get(22)?,
-        cancel_requested_at: row.get(23)?,
-        result: row.get(24)?,
-        error: row.get(25)?,
-        progress: row.get(26)?,
-        checkpoint: row.get(27)?,
-        tenure: row.get(28)?,
-        tries: row.get(29)?,
+        created_at: row.get(15)?,
+        run_at: row.get(16)?,
+        state: row.get(17)?,
+        attempt: row.get(18)?,
+        started_at: row.get(19)?,
+        finished_at: row.get(20)?,
+        replica_id: uuid(row, 21)?,
+        worker_id: row.get(22)?,
+        last_heartbeat_at: row.get(23)?,
+        owner_heartbeat_at: row.get(24)?,
+        cancel_requested_at: row.get(25)?,
+        result: row.get(26)?,
+        error: row.get(27)?,
+        progress: row.get(28)?,
+        checkpoint: row.get(29)?,
+        tenure: row.get(30)?,
+        tries: row.get(31)?,
     })
 }
 

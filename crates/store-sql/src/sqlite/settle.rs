@@ -1,9 +1,9 @@
 //! Attempts end: their run is finished, or goes back to its lane now or later.
 
-use super::agenda;
 use super::fault::Outcome;
 use super::verdicts::insert_verdict;
 use super::writer::Tx;
+use super::{agenda, schedule_notes};
 use crate::columns::lane;
 use crate::encode::micros;
 use everbeat_model::event::{EventKind, line};
@@ -110,6 +110,9 @@ impl<'a> Statements<'a> {
         }
         if let Some(parent) = &settlement.spec.parent {
             agenda::note(tx, parent.execution, AT_ONCE)?;
+        }
+        if let Some(occurrence) = settlement.spec.occurrence {
+            schedule_notes::note(tx, occurrence.schedule)?;
         }
         Ok(())
     }

@@ -197,6 +197,7 @@ pub(crate) mod steps {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         }
     }
 

@@ -36,6 +36,7 @@ impl Draft {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         };
         Draft { id, spec, run_at: None }
     }

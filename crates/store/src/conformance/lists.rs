@@ -55,6 +55,7 @@ pub(super) async fn filters_narrow_together(t: &Fixture) {
         task: Some("mail".to_string()),
         queue: Some("b".to_string()),
         kind: Some(Kind::Task),
+        schedule: None,
         before: None,
         limit: 100,
     };

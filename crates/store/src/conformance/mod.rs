@@ -34,6 +34,10 @@ mod reopen;
 mod replicas;
 mod rescue;
 mod retention;
+mod schedule_ends;
+mod schedule_steps;
+mod schedule_turns;
+mod schedules;
 mod sessions;
 mod settle;
 mod sign;
@@ -448,6 +452,43 @@ macro_rules! conformance {
                 what_a_replica_has_taken_and_does_not_use_is_let_go
                 sessions_of_replicas_that_are_gone_are_forgotten
                 what_waits_for_a_session_is_unbound_whatever_its_task
+            }
+            schedules {
+                a_schedule_reads_back_as_it_was_written
+                the_same_again_changes_nothing_and_another_definition_replaces
+                another_version_is_a_conflict_and_changes_nothing
+                one_name_written_from_many_sides_at_once_is_one_schedule
+                schedules_are_listed_by_name_in_pages
+                what_is_due_at_once_begins_and_comes_again_after_its_interval
+                one_look_makes_one_run_and_a_second_none
+                many_who_look_at_once_make_each_run_once
+                a_disabled_schedule_is_not_due_and_begins_only_what_is_asked_for
+                what_is_due_by_the_clock_is_left_to_whoever_asks_for_it
+                the_longest_due_come_first_and_no_more_than_asked_for
+                a_trigger_waits_for_its_turn_and_is_made_once
+                a_deleted_schedule_leaves_its_runs_and_nothing_else
+                the_runs_of_a_schedule_are_listed_by_state
+                the_newest_of_what_was_left_out_is_kept
+                what_happens_to_a_schedule_is_told
+            }
+            schedule_turns {
+                what_is_due_while_another_runs_is_left_out_waits_or_begins_beside_it
+                after_five_periods_without_a_look_one_all_or_none_are_made_up_for
+                what_comes_after_others_begins_when_each_of_them_has_succeeded
+                a_group_shares_its_limit_and_the_longest_waiting_goes_first
+                a_flow_that_is_off_holds_up_nobody_of_its_group
+                many_of_a_group_at_once_stay_within_its_limit
+                what_is_not_over_in_time_is_late_until_it_is
+                the_checkpoint_of_the_last_run_is_where_the_next_one_begins
+            }
+            schedule_ends {
+                each_way_to_finish_a_run_notes_its_schedule
+                what_is_tried_again_notes_nothing
+                a_batch_of_ends_notes_each_schedule
+                a_run_that_is_opened_again_counts_again
+                a_run_that_was_forgotten_is_over
+                an_end_whose_note_was_lost_is_found
+                an_end_at_the_moment_of_a_look_is_never_missed
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

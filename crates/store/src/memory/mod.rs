@@ -9,6 +9,7 @@ mod graphs;
 mod ids;
 mod outputs;
 mod runs;
+mod schedules;
 mod sessions;
 mod settle;
 mod state;

@@ -116,6 +116,7 @@ impl Runs for Memory {
             state.attempts.insert((run, ended.attempt), (ended, token));
         }
         state.put_ready(run, &spec, standing(attempt));
+        state.reopen_occurrence(run, &spec);
         state.append(now, &[line(EventKind::RunReopened, &run.to_string(), None, None)]);
         state.version += 1;
         Ok(answer)
@@ -242,6 +243,7 @@ impl Runs for Memory {
             filter.task.as_ref().is_none_or(|task| row.spec.task == *task)
                 && filter.queue.as_ref().is_none_or(|queue| row.spec.queue == *queue)
                 && filter.kind.is_none_or(|kind| row.spec.kind == kind)
+                && filter.schedule.is_none_or(|id| row.spec.occurrence.is_some_and(|one| one.schedule == id))
         });
         let runs = matching.filter_map(|(id, _)| state.run(*id));
         let mut wanted = runs.filter(|run| filter.state.is_none_or(|state| run.state == state)).take(filter.limit);

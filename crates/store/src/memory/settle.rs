@@ -78,6 +78,9 @@ pub(super) fn finish(state: &mut State, id: RunId, done: DoneRow, hole: Planted)
         if let Some(parent) = spec.parent.as_ref().filter(|_| !hole.is(Hole::NoteForgotten)) {
             state.agenda.insert((AT_ONCE, parent.execution));
         }
+        if let Some(occurrence) = spec.occurrence.filter(|_| !hole.is(Hole::NoteForgotten)) {
+            state.note_schedule(occurrence.schedule);
+        }
     }
     state.done.insert(id, done);
 }

@@ -1,10 +1,11 @@
 use super::outputs::OutputRow;
-use crate::{Definition, Remembered, WorkerRow, last_heartbeat};
+use crate::{Definition, LeftOut, Remembered, ScheduleRow, WorkerRow, last_heartbeat};
 use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
+use everbeat_model::schedule::Occurrence;
 use everbeat_model::{
-    Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, SessionId, Standing,
-    StoreTime, Token, Verdict, VerdictId, WorkerId,
+    Attempt, Event, ExecutionId, Json, Lease, NewRun, Replica, ReplicaId, Run, RunId, RunState, ScheduleId, SessionId,
+    Standing, StoreTime, Token, Verdict, VerdictId, WorkerId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +43,13 @@ pub struct State {
     pub executions: BTreeMap<ExecutionId, ExecutionRow>,
     /// When which execution should be looked at.
     pub agenda: BTreeSet<(StoreTime, ExecutionId)>,
+    pub schedules: BTreeMap<ScheduleId, ScheduleRow>,
+    /// Occurrences that were left out, the newest last.
+    pub left: BTreeMap<ScheduleId, Vec<LeftOut>>,
+    /// What waits and what has begun, by run.
+    pub occurrences: BTreeMap<RunId, (ScheduleId, Occurrence)>,
+    /// Schedules that should be looked at at once.
+    pub schedule_notes: BTreeSet<ScheduleId>,
     /// Rises with every change.
     pub version: u64,
 }

@@ -24,6 +24,8 @@ arrays! {
         node: Option<&'a str> as "text",
         host: Option<&'a str> as "text",
         session: Option<String> as "text",
+        schedule_id: Option<Uuid> as "uuid",
+        due_at: Option<i64> as "bigint",
     }
 }
 
@@ -37,9 +39,9 @@ arrays! {
 
 const MAKE: &str = "\
     insert into run (id, kind, task, queue, priority, input, policy, unique_key, created_at, run_at, args, \
-      execution_id, node, host, session) \
+      execution_id, node, host, session, schedule_id, due_at) \
     select g.id, g.kind, g.task, g.queue, g.priority, g.input, g.policy, g.unique_key, t.now, g.run_at, g.args, \
-      g.execution_id, g.node, g.host, g.session from given g, t";
+      g.execution_id, g.node, g.host, g.session, g.schedule_id, g.due_at from given g, t";
 
 /// Makes the runs of `given`, all of them new: one statement, without a transaction around it.
 fn enqueue(given: &str, answer: &str) -> String {
@@ -123,6 +125,8 @@ pub(in crate::postgres) fn rows<'a>(runs: impl Iterator<Item = &'a NewRun>) -> R
             node: spec.parent.as_ref().map(|parent| parent.node.as_str()),
             host: spec.host.as_deref(),
             session: spec.session.as_ref().map(Session::to_stored),
+            schedule_id: spec.occurrence.map(|of| of.schedule.0),
+            due_at: spec.occurrence.map(|of| of.due.0),
         });
     }
     rows

@@ -211,6 +211,7 @@ impl World {
             parent: None,
             host,
             session: self.rng.percent(10).then(|| self.session()),
+            occurrence: None,
         };
         let run_at = self.rng.weighted(&[(8, None), (1, Some(LONG_AGO)), (1, Some(YEAR_2200))]);
         NewRun { id: RunId(self.next_id()), spec: Arc::new(spec), run_at }
@@ -475,6 +476,7 @@ impl World {
             task: self.rng.percent(30).then(|| self.rng.pick(&TASKS).to_string()),
             queue: self.rng.percent(30).then(|| self.rng.pick(&QUEUES).to_string()),
             kind: self.rng.percent(20).then(|| self.rng.pick(&Kind::ALL)),
+            schedule: None,
             before: self.rng.percent(50).then(|| self.run()),
             limit: self.rng.below(20),
         })

@@ -9,11 +9,13 @@ use crate::jobs::{Commands, Jobs};
 use crate::pools::{self, Guardians, Pools};
 use crate::replica::Life;
 use crate::runs::{self, Waiters};
+use crate::schedules::{FlowBeat, FlowRules, ReplicaScheduler};
 use crate::{Locks, Result, Settings, Shims, Tasks};
 use everbeat_model::graph::Defaults;
 use everbeat_model::id::Sequence;
+use everbeat_model::schedule::RunDefaults;
 use everbeat_model::{BootInstant, Replica, ReplicaId, StoreTime};
-use everbeat_store::{Enqueue, Error as StoreError, Planner, Start, Store};
+use everbeat_store::{Enqueue, Error as StoreError, Planner, Scheduler, Start, Store};
 use futures_util::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -46,9 +48,14 @@ pub(crate) struct Core {
     pub(crate) enqueues: Batcher<Enqueue>,
     pub(crate) starts: Batcher<Start>,
     pub(crate) asks: Batcher<Ask>,
+    pub(crate) heartbeats: Batcher<FlowBeat>,
     pub(crate) planner: Arc<dyn Planner>,
+    pub(crate) scheduler: Arc<dyn Scheduler>,
+    pub(crate) flows: Option<Arc<dyn FlowRules>>,
     /// There may be executions to look at.
     pub(crate) noted: Notify,
+    /// There may be schedules to look at.
+    pub(crate) schedules_noted: Notify,
     pub(crate) known_tasks: Mutex<BTreeSet<String>>,
     ids: Arc<Sequence>,
     life: Mutex<Option<Arc<Life>>>,
@@ -71,6 +78,8 @@ pub struct Host {
     pub shims: Option<Arc<dyn Shims>>,
     /// Without them this replica has no pools of worker processes.
     pub guardians: Option<Arc<dyn Guardians>>,
+    /// Without them this replica accepts no flow with a source and a sink.
+    pub flows: Option<Arc<dyn FlowRules>>,
     /// Whoever performs attempts besides, asked in this order before those of this process.
     pub performers: Vec<Arc<dyn Performer>>,
 }
@@ -87,8 +96,12 @@ impl Engine {
         let (enqueues, enqueued) = Batcher::new();
         let (starts, started) = Batcher::new();
         let (asks, asked) = Batcher::new();
+        let (heartbeats, beaten) = Batcher::new();
         let (clock, ids) = (Arc::new(StoreClock::default()), Arc::new(Sequence::default()));
         let policy = Arc::new(settings.runs.clone());
+        let run_defaults = RunDefaults { policy: policy.clone(), queue: "default".to_string(), hole: settings.hole };
+        let scheduler =
+            ReplicaScheduler { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults: run_defaults };
         let defaults = Defaults { policy, queue: "default".to_string(), hole: settings.hole };
         let planner = ReplicaPlanner { env: env.clone(), clock: clock.clone(), ids: ids.clone(), defaults };
         let taken = pools::Taken::new(tasks.builtin());
@@ -114,8 +127,12 @@ impl Engine {
             enqueues,
             starts,
             asks,
+            heartbeats,
             planner: Arc::new(planner),
+            scheduler: Arc::new(scheduler),
+            flows: host.flows,
             noted: Notify::new(),
+            schedules_noted: Notify::new(),
             known_tasks: Mutex::default(),
             ids,
             life: Mutex::default(),
@@ -132,6 +149,7 @@ impl Engine {
             spawn("enqueue", batch::run(core.clone(), enqueued).boxed()),
             spawn("start", batch::run(core.clone(), started).boxed()),
             spawn("ask", batch::run(core.clone(), asked).boxed()),
+            spawn("heartbeat", batch::run(core.clone(), beaten).boxed()),
             spawn("waiters", runs::wait(core.clone()).boxed()),
         ];
         Ok(Engine { core, tasks: Arc::new(Mutex::new(tasks)) })

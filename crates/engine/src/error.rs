@@ -21,6 +21,9 @@ pub enum Error {
     NotFound { what: &'static str, id: String },
     #[error("{problem}")]
     Conflict { problem: String, hint: String },
+    /// Somebody else has changed what was to be changed.
+    #[error("{problem}")]
+    Precondition { problem: String, hint: String },
     #[error(transparent)]
     Store(#[from] everbeat_store::Error),
     #[error("{0}")]
@@ -34,6 +37,7 @@ impl Error {
             | Error::UnknownTask { .. }
             | Error::NotFound { .. }
             | Error::Conflict { .. }
+            | Error::Precondition { .. }
             | Error::Refused(_) => Class::Rejected,
             Error::Store(error) => error.class(),
         }
@@ -56,7 +60,7 @@ impl Error {
                 "check the key; `everbeat pool sessions NAME` lists those of a pool".to_string()
             }
             Error::NotFound { what, .. } => format!("check the id; `everbeat ls {what}s` lists what there is"),
-            Error::Conflict { hint, .. } => hint.clone(),
+            Error::Conflict { hint, .. } | Error::Precondition { hint, .. } => hint.clone(),
             Error::Store(everbeat_store::Error::Unavailable { cause, .. }) => {
                 format!("{}; nothing is lost, try again with the same Idempotency-Key", cause.remedy())
             }

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod pools;
 mod replica;
 mod runs;
+mod schedules;
 mod settings;
 
 pub use attempts::{
@@ -35,6 +36,7 @@ pub use runs::{
     Explanation, FIND_WINDOW, Findable, Liveness, Match, Matches, OutputView, RunView, SHORTEST_PART, Submission,
     Submit,
 };
+pub use schedules::{FlowRules, Heard, LedgerPage, ScheduleView, Triggered, WriteSchedule};
 pub use settings::{JobSettings, QueueLimit, Settings};
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -23,6 +23,10 @@ pub struct Settings {
     pub heartbeat_timeout: Duration,
     pub sweep_interval: Duration,
     pub poll_interval: Duration,
+    /// Flows are looked at when they are due; otherwise somebody outside calls for that.
+    pub flow_ticker: bool,
+    /// Schedules are looked for at least that often.
+    pub tick_interval: Duration,
     /// How long rows of dead and left replicas stay.
     pub retention: Duration,
     pub clean_interval: Duration,
@@ -137,6 +141,8 @@ impl Default for Settings {
             heartbeat_timeout: Duration::from_secs(60),
             sweep_interval: Duration::from_secs(30),
             poll_interval: Duration::from_secs(1),
+            flow_ticker: true,
+            tick_interval: Duration::from_secs(1),
             retention: Duration::from_secs(3600),
             clean_interval: Duration::from_secs(3600),
             drain_grace: Duration::from_secs(30),

@@ -43,8 +43,8 @@ struct SleepInput {
 
 #[async_trait]
 impl Handler for Sleep {
-    async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
-        let SleepInput { ms } = read("sleep", "{\"ms\": 1000}", ctx.orders(&input))?;
+    async fn perform(&self, ctx: Ctx, _input: Json) -> Result<Json, Failure> {
+        let SleepInput { ms } = read("sleep", "{\"ms\": 1000}", ctx.orders())?;
         ctx.sleep(Duration::from_millis(ms)).await?;
         Ok(Json::of(&serde_json::json!({ "slept_ms": ms })))
     }
@@ -60,8 +60,8 @@ struct FailInput {
 
 #[async_trait]
 impl Handler for Fail {
-    async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
-        let input: FailInput = read("fail", "{\"message\": \"no\", \"times\": 2}", ctx.orders(&input))?;
+    async fn perform(&self, ctx: Ctx, _input: Json) -> Result<Json, Failure> {
+        let input: FailInput = read("fail", "{\"message\": \"no\", \"times\": 2}", ctx.orders())?;
         match input.times {
             Some(times) if ctx.attempt() > times => Ok(Json::of(&serde_json::json!({ "failed_times": times }))),
             _ => Err(Failure::new(input.message.unwrap_or_else(|| "failed on request".to_string()))),

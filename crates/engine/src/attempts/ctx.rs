@@ -80,7 +80,8 @@ impl Ctx {
         &self.work.claimed.spec.task
     }
 
-    /// What the definition of the node says besides the input; none of other shapes or of other runs.
+    /// What is said besides the input, by the definition of the node or by the schedule; none of other shapes or of other
+    /// runs.
     pub fn args<T: DeserializeOwned>(&self) -> Option<T> {
         self.work.claimed.spec.args.as_ref().and_then(|args| args.read().ok())
     }
@@ -91,8 +92,8 @@ impl Ctx {
     }
 
     /// What a task that is told how to work reads: the arguments of its node, or else its input.
-    pub fn orders<'a>(&'a self, input: &'a Json) -> &'a Json {
-        self.work.claimed.spec.args.as_ref().unwrap_or(input)
+    pub fn orders(&self) -> &Json {
+        self.work.claimed.spec.orders()
     }
 
     /// The store's time, as far as known: that of the grant, carried on by this machine's boot clock.

@@ -373,6 +373,7 @@ mod tests {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         };
         let lease = Lease {
             run_id: RunId(Uuid::nil()),

@@ -135,6 +135,9 @@ fn told(life: &Life, unstored: &Unstored) {
     if claimed.spec.parent.is_some() {
         life.core.noted.notify_one();
     }
+    if claimed.spec.occurrence.is_some() {
+        life.core.schedules_noted.notify_one();
+    }
 }
 
 async fn record_fenced(life: &Life, late: Vec<Unstored>) {

@@ -68,6 +68,7 @@ impl Engine {
             parent: None,
             host: None,
             session: None,
+            occurrence: None,
         };
         let run = NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at };
         let answers = self.core.enqueues.ask(Enqueue { runs: vec![run], idempotency }).await?;

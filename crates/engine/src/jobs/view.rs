@@ -98,7 +98,7 @@ impl Engine {
 
     fn job_view(&self, view: RunView, reading: Option<SentinelReading>) -> JobView {
         let run = &view.run;
-        let told = run.spec.args.as_ref().unwrap_or(&run.spec.input);
+        let told = run.spec.orders();
         let exit = KnownExit::of(run.result.as_ref(), run.error.as_ref());
         let settings = &self.core.settings.jobs;
         let seen = reading.as_ref().map_or(HeartbeatStatus::Unknown, |reading| settings.status(reading, run.attempt));

@@ -10,6 +10,7 @@ use crate::attempts::{Limits, Outbox, Post, Signer, Table, Unsettled, Unstored, 
 use crate::engine::{Core, lock};
 use crate::env::{Task, within};
 use crate::executions::advance;
+use crate::schedules::tick;
 use everbeat_model::replica::NewReplica;
 use everbeat_model::run::Spec;
 use everbeat_model::watch::Watch;
@@ -161,6 +162,7 @@ impl Life {
             spawn("judge", judge::run(self.clone()).boxed()),
             spawn("attend", attend::run(self.clone()).boxed()),
             spawn("advance", advance::run(self.clone()).boxed()),
+            spawn("tick", tick::run(self.clone()).boxed()),
             spawn("sweep", sweep::run(self.clone()).boxed()),
         ];
         for post in self.posts() {

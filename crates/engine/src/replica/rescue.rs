@@ -83,6 +83,7 @@ pub(crate) fn returned(life: &Life) {
     life.core.store.wake();
     life.all_freed();
     life.core.noted.notify_one();
+    life.core.schedules_noted.notify_one();
 }
 
 /// The verdict on a replica, if there is one.

@@ -70,6 +70,11 @@ async fn sweep(life: &Arc<Life>, due: bool, nudged: bool, unperformed: &mut Unpe
             tracing::warn!(stranded, "executions whose runs ended without notice are looked at");
             life.core.noted.notify_one();
         }
+        let stranded = life.call_in(Turn::Sweep, store.note_stranded_schedules(BATCH)).await?;
+        if stranded > 0 {
+            tracing::warn!(stranded, "schedules whose runs ended without notice are looked at");
+            life.core.schedules_noted.notify_one();
+        }
     }
     if life.core.clean_due() {
         if life.call_in(Turn::Sweep, store.sweep_due("retention", settings.clean_interval / 2)).await? {

@@ -120,6 +120,7 @@ impl Engine {
             parent: None,
             host: None,
             session: submit.session,
+            occurrence: None,
         };
         Ok(NewRun { id: RunId(self.core.new_id()), spec: Arc::new(spec), run_at: submit.run_at })
     }
@@ -199,6 +200,7 @@ impl Engine {
             Cancelled::Ended => {
                 self.core.waiters.tell(Awaited::Run(id));
                 self.core.noted.notify_one();
+                self.core.schedules_noted.notify_one();
             }
             Cancelled::Asked => {}
         }

@@ -100,7 +100,7 @@ impl Watch<'_> {
 
     pub(super) fn command(&self) -> Result<Command, String> {
         let spec = &self.work.claimed.spec;
-        let told = spec.args.as_ref().unwrap_or(&spec.input);
+        let told = spec.orders();
         let command: Command = told.read().map_err(|error| format!("it does not say what to run: {error}"))?;
         command.check().map_err(|invalid| invalid.to_string())?;
         Ok(command)

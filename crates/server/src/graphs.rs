@@ -164,7 +164,7 @@ pub(crate) fn read(json: &Json) -> std::result::Result<Value, Invalid> {
 }
 
 /// A name as a segment of a path.
-fn escape(name: &str) -> String {
+pub(crate) fn escape(name: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(byte);
     name.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -44,6 +44,7 @@ pub(crate) enum Kind {
     WaitTimedOut,
     RequestTimedOut,
     Conflict,
+    PreconditionFailed,
     ComputationFailed,
     BodyTooLarge,
     HeadTooLarge,
@@ -83,6 +84,9 @@ impl Kind {
                 (StatusCode::REQUEST_TIMEOUT, "request-timed-out", "The request did not arrive in time")
             }
             Kind::Conflict => (StatusCode::CONFLICT, "conflict", "The present state does not allow it"),
+            Kind::PreconditionFailed => {
+                (StatusCode::PRECONDITION_FAILED, "precondition-failed", "It was changed by somebody else")
+            }
             Kind::ComputationFailed => {
                 (StatusCode::CONFLICT, "computation-failed", "The node's computation failed for good")
             }
@@ -180,6 +184,7 @@ impl From<Error> for Problem {
                 value: Some(format!("{task:?}")),
                 ..Problem::new(Kind::UnknownTask, detail, hint)
             },
+            (_, Error::Precondition { .. }) => Problem::new(Kind::PreconditionFailed, detail, hint),
             (_, Error::NotFound { .. }) => Problem::new(Kind::NotFound, detail, hint),
             (_, Error::Store(everbeat_store::Error::KeyReused { key })) => Problem {
                 field: Some("Idempotency-Key".to_string()),

@@ -1,13 +1,13 @@
 //! Every route of the API, and beside each what a token must be good for to be let through to it.
 
-use crate::Scope::{self, Admin, Metrics, Read, Submit};
+use crate::Scope::{self, Admin, Heartbeat, Metrics, Read, Submit};
 use crate::app::App;
 use crate::auth::looks_only;
 use crate::{
-    events, executions, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, outputs, pools,
-    queues,
+    events, executions, flows, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, outputs,
+    pools, queues,
 };
-use crate::{recovery, replicas, runs, sentinels, sessions, submit, tasks, values, verdicts, workers};
+use crate::{recovery, replicas, runs, schedules, sentinels, sessions, submit, tasks, values, verdicts, workers};
 use axum::Router;
 use axum::extract::{MatchedPath, NestedPath, Request};
 use axum::http::Method;
@@ -71,6 +71,27 @@ impl Routes {
             .guarded(Submit, routes!(values::set_values))
             .guarded(Read, routes!(values::get_value))
             .guarded(Submit, routes!(values::unset_value))
+            // Schedules and flows.
+            .guarded(Read, routes!(schedules::list_schedules))
+            .guarded(Read, routes!(schedules::get_schedule))
+            .guarded(Submit, routes!(schedules::put_schedule))
+            .guarded(Submit, routes!(schedules::delete_schedule))
+            .guarded(Submit, routes!(schedules::enable_schedule))
+            .guarded(Submit, routes!(schedules::disable_schedule))
+            .guarded(Submit, routes!(schedules::trigger_schedule))
+            .guarded(Read, routes!(schedules::list_schedule_runs))
+            .guarded(Read, routes!(schedules::next_of_schedule))
+            // A flow reaches files and other servers with the rights of this one.
+            .guarded(Read, routes!(flows::list_flows))
+            .guarded(Read, routes!(flows::get_flow))
+            .guarded(Admin, routes!(flows::put_flow))
+            .guarded(Admin, routes!(flows::delete_flow))
+            .guarded(Admin, routes!(flows::enable_flow))
+            .guarded(Admin, routes!(flows::disable_flow))
+            .guarded(Submit, routes!(flows::trigger_flow))
+            .guarded(Read, routes!(flows::list_flow_runs))
+            .guarded(Read, routes!(flows::next_of_flow))
+            .guarded(Heartbeat, routes!(flows::heartbeat))
             // What everybody shares.
             .guarded(Read, routes!(queues::list_queues))
             .guarded(Admin, routes!(queues::pause_queue))
@@ -199,6 +220,8 @@ fn unrouted(method: &Method, path: &str) -> Need {
         Admin
     } else if looks_only(method) && path == "/metrics" {
         Metrics
+    } else if path == "/dataflow/heartbeat" {
+        Heartbeat
     } else if looks_only(method) {
         Read
     } else if path == "/api/v1/runs:batch" || SUBMITTED.iter().any(|root| is_under(path, root)) {
@@ -209,7 +232,8 @@ fn unrouted(method: &Method, path: &str) -> Need {
 }
 
 /// What may be made and acted on by whoever submits.
-const SUBMITTED: [&str; 4] = ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions"];
+const SUBMITTED: [&str; 5] =
+    ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions", "/api/v1/schedules"];
 
 fn is_under(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -157,6 +157,7 @@ pub(crate) async fn list_runs(State(app): State<App>, params: Params) -> Result<
         task: params.name("task")?,
         queue: params.name("queue")?,
         kind: params.word("kind", &Kind::ALL, Kind::as_str)?,
+        schedule: None,
         before: params.id("cursor")?,
         limit: limit + 1,
     };

@@ -6,6 +6,7 @@ use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
 use everbeat_model::run::Kind;
+use everbeat_model::schedule::{CatchUp, Overlap};
 use everbeat_model::session::Affinity;
 use everbeat_model::verdict::{Judgement, SubjectKind};
 use everbeat_model::worker::Class;
@@ -56,6 +57,9 @@ words!(PoolStateName, PoolView::STATES.to_vec());
 words!(WorkerStateName, WorkerView::STATES.to_vec());
 words!(AffinityName, Affinity::ALL.iter().map(|affinity| affinity.as_str()).collect());
 words!(ClassName, Class::ALL.iter().map(|class| class.as_str()).collect());
+words!(OverlapName, Overlap::ALL.iter().map(|word| word.as_str()).collect());
+words!(CatchUpName, CatchUp::ALL.iter().map(|word| word.as_str()).collect());
+words!(FlowRunStatusName, crate::flow_runs::STATUSES.to_vec());
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 
 fn text(pattern: &str) -> ObjectBuilder {

@@ -4,6 +4,7 @@ mod auth;
 mod common;
 mod events;
 mod executions;
+mod flows;
 mod graphs;
 mod jobs;
 mod json;

@@ -4,11 +4,13 @@ mod execution;
 mod job;
 mod ls;
 mod pool;
+mod schedule;
 
 pub(crate) use execution::{Assignment, ExecutionAction, GraphAction, WaitFor};
 pub(crate) use job::{BeatArgs, BeatStatus, LogsArgs, RecoveryAction, RunArgs, Stream};
 pub(crate) use ls::{Ls, PageArgs};
 pub(crate) use pool::PoolAction;
+pub(crate) use schedule::{FlowAction, PutArgs, ScheduleAction, ScheduleVerb};
 
 use crate::config::Flags;
 use crate::term::Color;
@@ -230,6 +232,30 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ExecutionAction,
     },
+    /// Write flows from files, ask for their runs, look at them
+    #[command(after_help = "Examples:\n  \
+        everbeat flow apply flows/*.toml\n  \
+        everbeat flow diff flows/*.toml      what applying them would change\n  \
+        everbeat flow trigger products --wait\n  \
+        everbeat flow backfill products --from 2026-01-01 --to 2026-02-01\n  \
+        everbeat flow next products; everbeat flow runs products")]
+    Flow {
+        #[command(subcommand)]
+        action: FlowAction,
+    },
+    /// Let a task be due again and again, look at what is
+    #[command(after_help = "Examples:\n  \
+        everbeat schedule put report --task report --every 15m\n  \
+        everbeat schedule put nightly --task backup --cron '30 2 * * *' --tz Europe/Berlin\n  \
+        everbeat schedule next nightly; everbeat schedule runs nightly")]
+    Schedule {
+        #[command(subcommand)]
+        action: ScheduleAction,
+    },
+    /// Have every flow that is due looked at, as an outside scheduler does
+    #[command(after_help = "Example, in a crontab, where the server has flows.ticker = false:\n  \
+        * * * * * everbeat --quiet heartbeat")]
+    Heartbeat,
     /// Look at the jobs of the server's host, resume failed ones, clean old ones
     Recovery {
         #[command(subcommand)]

@@ -35,7 +35,8 @@ enum Answer {
 #[async_trait]
 impl Handler for Jq {
     async fn perform(&self, ctx: Ctx, input: Json) -> Result<Json, Failure> {
-        let question = everbeat::jq::question(ctx.args().as_ref(), &input, ctx.now()).map_err(Failure::permanent)?;
+        let of_node = ctx.parent().and_then(|_| ctx.args());
+        let question = everbeat::jq::question(of_node.as_ref(), &input, ctx.now()).map_err(Failure::permanent)?;
         // Not the path of this executable: after an upgrade another version may stand there.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("everbeat").arg(SUBCOMMAND);

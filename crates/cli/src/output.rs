@@ -118,9 +118,9 @@ pub(crate) fn state(name: &str) -> Cell {
 
 fn look(name: &str) -> (char, char, Color) {
     match name {
-        "running" | "alive" | "active" | "computing" | "busy" => ('●', '*', Color::Cyan),
-        "ready" | "waiting" | "not_set" | "scheduled" | "starting" => ('◌', 'o', Color::Blue),
-        "succeeded" | "set" | "computed" | "fresh" => ('✓', '+', Color::Green),
+        "running" | "in_progress" | "alive" | "active" | "computing" | "busy" => ('●', '*', Color::Cyan),
+        "ready" | "pending" | "waiting" | "not_set" | "scheduled" | "starting" => ('◌', 'o', Color::Blue),
+        "success" | "succeeded" | "set" | "computed" | "fresh" => ('✓', '+', Color::Green),
         "failed" => ('!', '!', Color::Red),
         "lost" | "dead" | "hung" => ('✕', 'x', Color::Red),
         "suspect" | "stale" | "draining" | "paused" | "degraded" | "stopped" | "starved" | "cut_off" | "ending"

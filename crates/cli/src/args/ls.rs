@@ -58,6 +58,18 @@ pub(crate) enum Ls {
         #[command(flatten)]
         page: PageArgs,
     },
+    /// Flows by name, with how they fared and when they are due
+    #[command(alias = "flow")]
+    Flows {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Schedules by name, with how they fared and when they are due
+    #[command(alias = "schedule")]
+    Schedules {
+        #[command(flatten)]
+        page: PageArgs,
+    },
     /// Replicas, newest first
     #[command(alias = "replica")]
     Replicas {

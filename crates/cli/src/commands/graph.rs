@@ -96,7 +96,7 @@ fn analytics(to: &To, name: &str) -> Result<u8, Failure> {
 }
 
 /// A definition from a file, or from stdin as `-`.
-fn read(file: &str) -> Result<Value, Failure> {
+pub(super) fn read(file: &str) -> Result<Value, Failure> {
     let text = match file {
         "-" => {
             let mut text = String::new();

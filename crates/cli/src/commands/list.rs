@@ -1,6 +1,6 @@
 use super::find::{SUBJECTS, WORK};
 use super::show::{exit_of, tries};
-use super::{To, pool, worker};
+use super::{To, pool, schedule, worker};
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
@@ -41,6 +41,8 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
             let headers = ["ID", "GRAPH", "VERSION", "REVISION", "SET", "COMPUTING", "FAILED", "UPDATED"];
             print(to, "/api/v1/executions", filter, &page, &headers, execution)
         }
+        Ls::Flows { page } => print(to, "/api/v1/flows", Vec::new(), &page, &schedule::HEADERS, schedule::row),
+        Ls::Schedules { page } => print(to, "/api/v1/schedules", Vec::new(), &page, &schedule::HEADERS, schedule::row),
         Ls::Replicas { state, page } => {
             let headers = ["ID", "HOST", "VERSION", "STATE", "RUNNING", "BEAT", "STARTED"];
             print(to, "/api/v1/replicas", filter(vec![("state", state)]), &page, &headers, replica)
@@ -230,10 +232,14 @@ fn none(path: &str, filtered: bool) -> String {
     }
     let what = path.rsplit('/').next().unwrap_or_default();
     let hint = match what {
+        "runs" if path.contains("/flows/") => "ask for one with `everbeat flow trigger NAME`",
+        "runs" if path.contains("/schedules/") => "ask for one with `everbeat schedule trigger NAME`",
         "runs" => "make one with `everbeat submit echo --input 1 --wait`",
         "jobs" => "start one with `everbeat run -- sh -c 'echo hello'`",
         "graphs" => "apply one with `everbeat graph apply FILE`",
         "executions" => "start one with `everbeat execution start GRAPH`, or try --archived",
+        "flows" => "write one with `everbeat flow apply FILE`",
+        "schedules" => "write one with `everbeat schedule put NAME --task TASK --every 15m`",
         "pools" => "name one in everbeat.toml: [[pool]]",
         "workers" => "a pool starts them, or they dial server.worker_listen",
         "sessions" => "a run begins one: `everbeat submit TASK --session KEY`",

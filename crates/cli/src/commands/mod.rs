@@ -7,6 +7,7 @@ pub(crate) mod events;
 pub(crate) mod execution;
 pub(crate) mod explain;
 pub(crate) mod find;
+pub(crate) mod flow;
 pub(crate) mod graph;
 pub(crate) mod init;
 pub(crate) mod invariants;
@@ -18,6 +19,7 @@ pub(crate) mod queue;
 pub(crate) mod recovery;
 pub(crate) mod replica;
 pub(crate) mod run;
+pub(crate) mod schedule;
 pub(crate) mod show;
 pub(crate) mod worker;
 

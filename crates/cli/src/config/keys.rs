@@ -364,6 +364,26 @@ pub(crate) const KEYS: &[Key] = &[
         },
     ),
     key(
+        "flows.ticker",
+        Kind::Flag,
+        "true",
+        "Look at flows when they are due. Without it somebody outside calls `POST /dataflow/heartbeat` for that.",
+        |config, value| {
+            config.settings.flow_ticker = values::flag(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "flows.tick_interval",
+        Kind::Duration,
+        "1s",
+        "How often schedules and flows that others have written are looked for.",
+        |config, value| {
+            config.settings.tick_interval = values::positive(value)?;
+            Ok(())
+        },
+    ),
+    key(
         "jobs.slots",
         Kind::Whole,
         "16",

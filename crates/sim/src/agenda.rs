@@ -3,6 +3,7 @@
 use crate::executor::Owner;
 use crate::machine::Lack;
 use crate::plan::Fault;
+use crate::schedule_clients::OfSchedules;
 use crate::shortage::Shortage;
 use crate::worker_faults::WorkerFault;
 use everbeat_model::ReplicaId;
@@ -42,6 +43,8 @@ pub(crate) enum Action {
     Start,
     /// A client asks something of an execution.
     Request,
+    /// Clients ask something of schedules.
+    OfSchedules(OfSchedules),
     Heal,
     SubmitHealed(usize),
     Look,

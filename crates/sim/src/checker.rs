@@ -5,6 +5,7 @@ use crate::graph_checker::GraphChecker;
 use crate::moves::Place;
 use crate::output_checker::OutputChecker;
 use crate::report::passed;
+use crate::schedule_checker::ScheduleChecker;
 use crate::shared::Shared;
 use crate::truth::Truth;
 use everbeat_model::replica::ReplicaState;
@@ -29,6 +30,7 @@ pub(crate) struct Checker {
     burials: BTreeMap<(ReplicaId, u64), Vec<u64>>,
     graphs: GraphChecker,
     outputs: OutputChecker,
+    schedules: ScheduleChecker,
 }
 
 impl Checker {
@@ -57,6 +59,7 @@ impl Checker {
                 self.outputs.finished(state, &mut truth);
             }
             self.graphs.look(state, &mut truth, now);
+            self.schedules.look(state, &mut truth, shared.clocks.store(now));
             checkpoints(state, &mut truth);
         });
     }
@@ -87,6 +90,7 @@ impl Checker {
                 burials: std::mem::take(&mut self.burials),
                 graphs: GraphChecker::rebased(state, &mut truth, shared.now()),
                 outputs: OutputChecker::rebased(state, &mut truth),
+                schedules: ScheduleChecker::rebased(state),
             };
         });
     }

@@ -39,6 +39,9 @@ impl World {
         if self.plan.graphs {
             self.plan_graphs();
         }
+        if self.plan.schedules {
+            self.plan_schedules();
+        }
         self.plan_shortage();
         self.plan_workers();
         self.agenda.plan(trouble, Action::Heal);
@@ -121,6 +124,7 @@ impl World {
             Action::Apply(version) => self.apply(version),
             Action::Start => self.start(),
             Action::Request => self.request(),
+            Action::OfSchedules(what) => self.of_schedules(what),
             Action::Heal => self.heal(now),
             Action::SubmitHealed(host) => {
                 self.submit_healed(host);

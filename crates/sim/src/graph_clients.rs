@@ -216,10 +216,10 @@ impl World {
 }
 
 /// A client asks: the world does not end before it is done.
-struct Asks(Arc<Shared>);
+pub(crate) struct Asks(Arc<Shared>);
 
 impl Asks {
-    fn begin(shared: &Arc<Shared>) -> Asks {
+    pub(crate) fn begin(shared: &Arc<Shared>) -> Asks {
         shared.truth().clients += 1;
         Asks(shared.clone())
     }

@@ -91,6 +91,9 @@ impl World {
             // After whatever pause may still be under way.
             self.agenda.plan(now + 4500 * MS, Action::Resume(queue));
         }
+        if self.plan.schedules {
+            self.heal_schedules(now);
+        }
         self.agenda.plan(now + 6000 * MS, Action::Look);
     }
 }

@@ -132,11 +132,12 @@ impl Message {
 const SLOW: u64 = 20_000;
 
 /// Calls that every replica makes all the time, or that are told in words of their own.
-const QUIET: [&str; 19] = [
+const QUIET: [&str; 20] = [
     "adopt",
     "advance_due",
     "cancel_asked",
     "claim",
+    "due_schedules",
     "forget_replicas",
     "forget_runs",
     "forget_verdicts",

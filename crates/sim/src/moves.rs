@@ -141,7 +141,8 @@ fn of_graph(state: &State, id: RunId) -> bool {
 /// A new run. Whoever is called after a value was saved is called once for it.
 fn made(state: &State, truth: &mut Truth, id: RunId) -> Checked {
     if !of_graph(state, id) {
-        truth.report.submitted += 1;
+        let of_schedule = state.runs.get(&id).is_some_and(|row| row.spec.occurrence.is_some());
+        truth.report.submitted += u64::from(!of_schedule);
         return Ok(());
     }
     let Some(row) = state.runs.get(&id).filter(|row| row.spec.task == SAVED_TASK) else { return Ok(()) };

@@ -78,6 +78,10 @@ pub(crate) struct Plan {
     /// Executions that clients start, and what they ask of them.
     pub(crate) starts: u64,
     pub(crate) requests: u64,
+    /// Whether clients use schedules and flows.
+    pub(crate) schedules: bool,
+    /// Whether replicas look at flows that are due by themselves, or leave that to calls from outside.
+    pub(crate) flow_ticker: bool,
     /// Whether replicas perform detached commands, and how many clients ask for.
     pub(crate) performs_jobs: bool,
     pub(crate) jobs: u64,
@@ -115,6 +119,7 @@ impl Plan {
             rates: Rates { shims: plan.rates.shims.max(0.06), ..plan.rates },
             performs_jobs: true,
             graphs: false,
+            schedules: false,
             // Those of the one are long, and must all be done in the end.
             jobs: if focus == Some(Focus::Absence) { 10 } else { 24 },
             submissions: 2,
@@ -191,6 +196,8 @@ impl Plan {
             graphs: rng.chance(0.6),
             starts: rng.between(2, 5),
             requests: rng.between(8, 30),
+            schedules: Rng::new(seed, 24).chance(0.5),
+            flow_ticker: !seed.is_multiple_of(3),
             performs_jobs,
             jobs: rng.between(8, 24),
             workers: Rng::new(seed, 18).chance(0.4),
@@ -210,6 +217,7 @@ fn of_workers(plan: Plan) -> Plan {
         rates: Rates { slow: plan.rates.slow, ..Rates::default() },
         performs_jobs: false,
         graphs: false,
+        schedules: false,
         jobs: 0,
         submissions: 2,
         workers: true,

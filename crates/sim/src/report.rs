@@ -63,6 +63,8 @@ pub struct Report {
     pub jobs_killed: u64,
     /// What became of workers.
     pub workers: BTreeMap<&'static str, u64>,
+    /// What became of schedules and their occurrences.
+    pub schedules: BTreeMap<&'static str, u64>,
     /// Verdicts by judgement and reason.
     pub verdicts: BTreeMap<String, u64>,
     /// The fingerprint of the whole history.
@@ -76,6 +78,10 @@ impl Report {
 
     pub fn worker(&mut self, what: &'static str) {
         *self.workers.entry(what).or_default() += 1;
+    }
+
+    pub fn schedule(&mut self, what: &'static str) {
+        *self.schedules.entry(what).or_default() += 1;
     }
 
     pub fn finished(&self) -> u64 {
@@ -119,6 +125,7 @@ impl Report {
         self.history = crate::rng::mix(self.history ^ other.history);
         other.faults.iter().for_each(|(name, times)| *self.faults.entry(name).or_default() += times);
         other.workers.iter().for_each(|(name, times)| *self.workers.entry(name).or_default() += times);
+        other.schedules.iter().for_each(|(name, times)| *self.schedules.entry(name).or_default() += times);
         other.verdicts.iter().for_each(|(name, times)| *self.verdicts.entry(name.clone()).or_default() += times);
     }
 
@@ -167,6 +174,9 @@ impl Report {
         }
         for (what, share) in WORKERS {
             least(what, self.workers.get(what).copied().unwrap_or_default(), share);
+        }
+        for (what, share) in SCHEDULES {
+            least(what, self.schedules.get(what).copied().unwrap_or_default(), share);
         }
         wanting
     }
@@ -245,6 +255,31 @@ const WORKERS: [(&str, f64); 17] = [
     ("ended by its server", 0.2),
     ("orphan swept", 0.02),
     ("computed for longer than its timeout, and went on", 0.02),
+];
+
+/// What must have become of schedules, and how often in each world.
+const SCHEDULES: [(&str, f64); 21] = [
+    ("created", 0.8),
+    ("changed", 1.0),
+    ("written again", 0.2),
+    ("conflict of versions", 0.02),
+    ("disabled", 0.2),
+    ("enabled", 0.2),
+    ("deleted", 0.05),
+    ("look", 7.0),
+    ("trigger", 0.7),
+    ("heartbeat", 5.0),
+    ("heartbeat that found something due", 0.5),
+    ("begun", 2.5),
+    ("begun by a heartbeat", 0.15),
+    ("waited", 0.5),
+    ("begun after it waited", 0.5),
+    ("begun after others", 0.1),
+    ("left out: overlap", 0.1),
+    ("left out: missed", 0.05),
+    ("reopened", 0.1),
+    ("late", 0.1),
+    ("recovered", 0.1),
 ];
 
 /// Verdicts that must have been passed.
@@ -333,6 +368,8 @@ impl fmt::Display for Report {
         let list = |counts: Vec<String>| counts.join(", ");
         writeln!(f, "faults: {}", list(self.faults.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
         writeln!(f, "workers: {}", list(self.workers.iter().map(|(name, times)| format!("{name} {times}")).collect()))?;
+        let schedules = self.schedules.iter().map(|(name, times)| format!("{name} {times}"));
+        writeln!(f, "schedules: {}", list(schedules.collect()))?;
         write!(f, "verdicts: {}", list(self.verdicts.iter().map(|(name, times)| format!("{name} {times}")).collect()))
     }
 }

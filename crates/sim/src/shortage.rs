@@ -42,7 +42,8 @@ impl Shortage {
         // Only results are large, and only those that nothing else waits for.
         let large = |one: &Settlement| {
             // How a command ended is known otherwise: it fails for no result.
-            let counts = one.spec.parent.is_none() && (self.cause.is_some() || !one.spec.detached());
+            let alone = one.spec.parent.is_none() && one.spec.occurrence.is_none();
+            let counts = alone && (self.cause.is_some() || !one.spec.detached());
             one.ending.outcome == Outcome::Succeeded && counts && Shortage::large(one.shown.run_id)
         };
         self.refuse(settlements.iter().any(large))
@@ -86,7 +87,7 @@ impl World {
         }
         let others = self.shared.memory.inspect(|state| {
             let mut open = state.runs.iter().filter(|(id, _)| !state.done.contains_key(id));
-            open.any(|(id, run)| run.spec.parent.is_some() || !Shortage::large(*id))
+            open.any(|(id, run)| run.spec.parent.is_some() || run.spec.occurrence.is_some() || !Shortage::large(*id))
         });
         if !others {
             self.shared.network().shortage = None;

@@ -66,6 +66,11 @@ pub(crate) struct Truth {
     pub(crate) value_since: BTreeMap<(ExecutionId, String), u64>,
     /// The call after each saved value, by execution, node and revision.
     pub(crate) callbacks: BTreeMap<(String, String, u64), RunId>,
+    /// The runs that occurrences of schedules became, or will become.
+    pub(crate) occurred: BTreeSet<RunId>,
+    /// Runs of flows that were made, and those that heartbeats said they made.
+    pub(crate) flow_runs: u64,
+    pub(crate) heard: u64,
     /// Commands that began, by their attempt's token.
     pub(crate) commands: BTreeMap<Token, CommandTruth>,
     /// How they ended, as far as their shims recorded it.

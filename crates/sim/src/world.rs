@@ -19,6 +19,7 @@ use crate::plan::Plan;
 use crate::process::{FIRST_REMOTE, FIRST_WORKER, Processes};
 use crate::report::{Report, Violation};
 use crate::rng::Rng;
+use crate::schedule_rest;
 use crate::shared::Shared;
 use crate::truth::{Boot, BootState, Truth};
 use crate::worker;
@@ -192,7 +193,7 @@ impl World {
             store,
             settings,
             tasks,
-            everbeat_engine::Host { locks, shims, guardians, performers: Vec::new() },
+            everbeat_engine::Host { locks, shims, guardians, flows: None, performers: Vec::new() },
         ) {
             Ok(engine) => engine,
             Err(error) => return self.shared.truth().violate("liveness", format!("no engine: {error}")),
@@ -224,6 +225,7 @@ impl World {
             slots: self.plan.slots,
             runs: base_policy(),
             keep_events: 20,
+            flow_ticker: self.plan.flow_ticker,
             queues: BTreeMap::from([(NARROW_QUEUE.to_string(), limit)]),
             jobs: job_settings(),
             pools: if self.plan.workers { vec![pool_settings(self.plan.max_runs)] } else { Vec::new() },
@@ -324,6 +326,9 @@ impl World {
         }
         let store_now = self.shared.clocks.store(self.shared.now());
         if let Some(what) = self.shared.memory.inspect(|state| restless(state, store_now)) {
+            return Some(what);
+        }
+        if let Some(what) = self.shared.memory.inspect(schedule_rest::restless) {
             return Some(what);
         }
         if let Some(what) = job_checker::running(&self.shared, &self.machines) {

@@ -102,4 +102,7 @@ every_planted_hole_is_found! {
     output_that_is_taken_again_is_found: OutputRepeated breaks "output",
     a_strict_run_that_moves_is_found: StrictMoves breaks "session",
     a_session_that_is_not_asked_for_is_found: SessionUnasked breaks "session",
+    an_advance_apart_from_its_run_is_found: AdvanceApart breaks "G7",
+    due_times_by_a_foreign_clock_are_found: DueByOwnClock breaks "G5",
+    runs_made_from_a_reading_are_found: DueByReading breaks "G7",
 }

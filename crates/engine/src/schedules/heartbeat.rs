@@ -55,17 +55,18 @@ async fn look(core: &Arc<Core>) -> std::result::Result<Heard, StoreError> {
     let mut seen = BTreeSet::new();
     loop {
         let due = core.bounded(core.store.due_schedules(&[ScheduleKind::Flow], ROUND)).await?;
-        let wanted = due.schedules.iter().filter(|one| one.kind == ScheduleKind::Flow && one.by_clock);
-        let fresh: Vec<_> = wanted.filter(|one| seen.insert(one.id)).collect();
+        // What is only noted is looked at too: otherwise many notes could hide what is due.
+        let fresh: Vec<_> = due.schedules.iter().filter(|one| seen.insert(one.id)).collect();
         if fresh.is_empty() {
             return Ok(heard);
         }
-        for flow in fresh {
-            heard.due += 1;
-            match core.bounded(core.look_at_schedule(flow.id, true)).await {
-                Ok(LookedAt::Done(looked)) => heard.triggered += looked.begun.len(),
-                Ok(LookedAt::Busy | LookedAt::NotFound) => {}
-                Err(error) => tracing::warn!(%error, flow = %flow.id, "a flow that is due cannot be looked at"),
+        for one in fresh {
+            let flow = one.kind == ScheduleKind::Flow;
+            heard.due += usize::from(flow && one.by_clock);
+            match core.bounded(core.look_at_schedule(one.id, flow)).await {
+                Ok(LookedAt::Done(looked)) if flow && one.by_clock => heard.triggered += looked.begun.len(),
+                Ok(LookedAt::Done(_) | LookedAt::Busy | LookedAt::NotFound) => {}
+                Err(error) => tracing::warn!(%error, schedule = %one.id, "what is due cannot be looked at"),
             }
         }
     }

@@ -287,7 +287,10 @@ impl Decision {
 /// The run of an occurrence that begins. A flow goes on at the cursor, also at that of a run whose end this very look found.
 fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>, defaults: &RunDefaults) -> NewRun {
     let schedule = &*situation.schedule;
-    let mut args = Map::new();
+    let mut args = match occurrence.wish.as_ref().map(Json::read::<Value>) {
+        Some(Ok(Value::Object(wish))) => wish,
+        _ => Map::new(),
+    };
     args.insert(schedule.kind.as_str().to_string(), json!(schedule.name));
     args.insert("due_at".to_string(), json!(occurrence.due));
     args.insert("cause".to_string(), json!(occurrence.cause.as_str()));
@@ -299,9 +302,6 @@ fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>,
         // The configuration is read when the run begins, so that a change reaches what waits.
         ScheduledWork::Flow { .. } => (Kind::Flow, json!({ "flow": schedule.name })),
     };
-    if let Some(Ok(Value::Object(wish))) = occurrence.wish.as_ref().map(Json::read::<Value>) {
-        args.extend(wish);
-    }
     if kind == Kind::Flow
         && let Some(Ok(cursor)) = cursor.map(Json::read::<Value>)
     {

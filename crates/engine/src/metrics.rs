@@ -113,6 +113,11 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_jobs_running", "Jobs that this replica watches over", One),
     gauge("everbeat_jobs_short", "1 while no jobs are begun here, since the machine lacks something they need", One),
     gauge("everbeat_jobs_stale", "Jobs watched over here whose sentinels are older than jobs.stale_after", One),
+    counter(
+        "everbeat_occurrences_total",
+        "Due times of schedules and flows on which this replica decided",
+        Each("became", || BECAME.to_vec()),
+    ),
     Family {
         name: "everbeat_outputs_unwritten_bytes",
         kind: Kind::Gauge,
@@ -205,6 +210,9 @@ fn exits() -> Vec<&'static str> {
     let judged = [WorkerHung, WorkerStopped, WorkerOutOfMemory, WorkerUnresponsive, WorkerNotReady];
     judged.iter().map(|reason| reason.as_str()).chain(["clean", "nonzero", "signal", "unknown"]).collect()
 }
+
+/// What becomes of a due time.
+pub(crate) const BECAME: [&str; 2] = ["run", "skipped"];
 
 fn watched() -> Vec<&'static str> {
     Watched::ALL.map(Watched::as_str).to_vec()

@@ -87,8 +87,9 @@ impl Core {
 
     /// Tells whom a look may concern.
     pub(super) fn looked_at(&self, looked: &LookedSchedule) {
-        metrics::counter!("everbeat_occurrences_total", "became" => "run").increment(looked.begun.len() as u64);
-        metrics::counter!("everbeat_occurrences_total", "became" => "skipped").increment(looked.left);
+        let [run, skipped] = crate::metrics::BECAME;
+        metrics::counter!("everbeat_occurrences_total", "became" => run).increment(looked.begun.len() as u64);
+        metrics::counter!("everbeat_occurrences_total", "became" => skipped).increment(looked.left);
         if !looked.begun.is_empty() {
             metrics::counter!("everbeat_runs_enqueued_total").increment(looked.begun.len() as u64);
             self.store.wake();

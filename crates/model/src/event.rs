@@ -155,8 +155,9 @@ mod tests {
             "run.created run.scheduled run.ready run.running run.succeeded run.failed run.cancelled run.reopened \
              attempt.succeeded attempt.failed attempt.lost attempt.timed_out attempt.stalled attempt.cancelled \
              attempt.released attempt.fenced job.stale job.dead execution.started execution.changed \
-             execution.node_failed execution.archived execution.unarchived graph.applied queue.paused queue.resumed \
-             pool.scaled pool.paused pool.resumed pool.restarting worker.restarting worker.draining \
+             execution.node_failed execution.archived execution.unarchived schedule.written schedule.deleted \
+             schedule.skipped schedule.late schedule.recovered flow.written flow.deleted flow.skipped flow.late \
+             flow.recovered graph.applied queue.paused queue.resumed pool.scaled pool.paused pool.resumed pool.restarting worker.restarting worker.draining \
              replica.joined replica.draining replica.dead replica.left"
         );
         assert_eq!(spelled.iter().collect::<BTreeSet<_>>().len(), spelled.len());

@@ -208,6 +208,9 @@ impl Heard {
             state.pulse.heard(now);
             let first = state.keys.confirm();
             drop(state);
+            if first {
+                self.pool.room.notify_waiters();
+            }
             if let Some(life) = self.core.life().filter(|_| first) {
                 life.all_freed();
             }

@@ -8,6 +8,7 @@ use super::session_upkeep;
 use super::worker::{Left, Worker};
 use super::{tell, watch};
 use crate::attempts::{Capacity, Conclusion, Offer, Performer, Post, Terms, Work};
+use crate::within;
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::session::{awaited, is_wait};
@@ -19,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// So long a claimed run waits for room before it is given back.
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// A run that cannot be left where its session is waits so long before it is claimed again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -100,7 +103,7 @@ impl Performer for Pool {
         if work.terms.isolation && self.speaks_lines() {
             return Some(self.unfit(work).into());
         }
-        let Engagement { worker, heard, session } = match self.engage(post, work, &lease).await {
+        let Engagement { worker, heard, session } = match self.engaged(post, work, &lease).await {
             Engaged::By(engagement) => engagement,
             Engaged::Waits(host) => {
                 let waits = self.place(post, work, Some(host)).await;
@@ -173,6 +176,28 @@ fn unbegun(reason: Reason, why: &str, pause: bool) -> Conclusion {
 }
 
 impl Pool {
+    /// The worker that performs a run. One that was claimed for a worker which drains by now waits a moment for the room of
+    /// another: the claim of it is not undone for that.
+    async fn engaged(&self, post: &Post, work: &Work, lease: &LeaseShown) -> Engaged {
+        let until = post.env().boot() + ROOM_WITHIN;
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            // Enabled before the look, so that room that comes in between is not missed.
+            room.as_mut().enable();
+            let engaged = self.engage(post, work, lease).await;
+            let left = until.since(post.env().boot());
+            if !matches!(engaged, Engaged::Nobody) || left.is_zero() {
+                return engaged;
+            }
+            tokio::select! {
+                biased;
+                _stop = work.stopped() => return engaged,
+                _late = within(&**post.env(), left, room) => {}
+            }
+        }
+    }
+
     /// Notes where a run waits for its session, if it does. Answers whether that is noted; where it is not, the sweep finds
     /// what waits for nobody.
     async fn place(&self, post: &Post, work: &Work, host: Option<String>) -> bool {
@@ -210,6 +235,7 @@ impl Pool {
 
     fn freed(&self, post: &Post) {
         self.changed.notify_one();
+        self.room.notify_waiters();
         post.freed();
     }
 }

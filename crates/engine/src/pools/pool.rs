@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     state: Mutex<State>,
     /// Something of it changed: a worker died, another size is wanted.
     pub(super) changed: Notify,
+    /// A worker may have room that had none.
+    pub(super) room: Notify,
     /// There is a worker to watch.
     pub(super) appeared: Notify,
     /// The start of a worker has come to its end.
@@ -86,6 +88,7 @@ impl Pool {
             sessions: Sessions::default(),
             state: Mutex::new(state),
             changed: Notify::new(),
+            room: Notify::new(),
             appeared: Notify::new(),
             started: Notify::new(),
             introduced: Notify::new(),

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::body::{JsonBody, OptionalBody};
 use crate::flow_runs::{FlowRunJson, page_of, triggered};
+use crate::graphs::read;
 use crate::page::Page;
 use crate::params::{Params, Segment};
 use crate::problem::Result;
@@ -217,26 +218,27 @@ pub(crate) async fn trigger_flow(
     OptionalBody(trigger): OptionalBody<Trigger>,
 ) -> Result<Response> {
     params.only(&[])?;
-    triggered(&app, ScheduleKind::Flow, &segment.name("name")?, trigger.wish()).await
+    triggered(&app, ScheduleKind::Flow, &segment.name("name")?, trigger.wish()?).await
 }
 
 impl Trigger {
     /// What is handed to the run.
-    fn wish(&self) -> Option<Json> {
+    fn wish(&self) -> Result<Option<Json>> {
+        let value = |name: &str, json: &Json| read(json).map_err(|invalid| invalid.within(name));
         let mut range = Map::new();
         let mut wish = Map::new();
         for (name, json) in [("from", &self.from), ("to", &self.to)] {
-            if let Some(Ok(value)) = json.as_ref().map(Json::read::<Value>) {
-                range.insert(name.to_string(), value);
+            if let Some(json) = json {
+                range.insert(name.to_string(), value(name, json)?);
             }
         }
-        if let Some(Ok(cursor)) = self.cursor.as_ref().map(Json::read::<Value>) {
-            wish.insert("cursor".to_string(), cursor);
+        if let Some(cursor) = &self.cursor {
+            wish.insert("cursor".to_string(), value("cursor", cursor)?);
         }
         if !range.is_empty() {
             wish.insert("range".to_string(), Value::Object(range));
         }
-        (!wish.is_empty()).then(|| Json::of(&Value::Object(wish)))
+        Ok((!wish.is_empty()).then(|| Json::of(&Value::Object(wish))))
     }
 }
 

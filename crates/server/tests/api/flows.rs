@@ -163,6 +163,9 @@ async fn what_is_still_running_is_skipped_and_a_trigger_waits_for_its_turn() {
     assert_eq!((&flow["waiting"], &flow["running"]), (&json!(1), &json!(1)));
     assert_eq!(server.runs_stored(), 1);
     assert_eq!(runs(&server, "slow").await.len(), 2);
+    // What cannot be read is refused: a part that is asked for must not become the whole.
+    let unreadable = server.post_json("/api/v1/flows/slow/trigger", "{\"from\": 1e999}").await;
+    assert_eq!(unreadable.problem(StatusCode::UNPROCESSABLE_ENTITY, "invalid-value")["field"], "from");
     server.gate.send_replace(true);
     let id = waiting.json()["id"].as_str().expect("an id").to_string();
     eventually(|| async { (server.get(&format!("/api/v1/runs/{id}")).await.status == 200).then_some(()) }).await;

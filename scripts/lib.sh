@@ -100,6 +100,55 @@ stop_postgres() {
   [ -d "$1/postgres/data" ] && as_postgres "$(pg_bin)/pg_ctl" -D "$1/postgres/data" -m immediate stop >/dev/null 2>&1 || true
 }
 
+# listening PORT: waits until somebody listens there, for at most 10 seconds.
+listening() {
+  local try
+  for try in $(seq 100); do
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return 0
+    sleep 0.1
+  done
+  echo "nobody listens on port $1" >&2
+  return 1
+}
+
+# start_redis FOLDER: a throw-away server; its address is in EVERBEAT_TEST_REDIS.
+start_redis() {
+  local folder=$1/redis port
+  port=$(free_port)
+  mkdir -p "$folder"
+  redis-server --bind 127.0.0.1 --port "$port" --dir "$folder" --save "" --appendonly no --daemonize no \
+    >"$folder/log" 2>&1 &
+  echo $! >"$folder/pid"
+  listening "$port" || { cat "$folder/log" >&2; return 1; }
+  export EVERBEAT_TEST_REDIS="redis://127.0.0.1:$port"
+  say "Redis on port $port"
+}
+
+# start_nats FOLDER: a throw-away server with JetStream; its address, with user and password, is in EVERBEAT_TEST_NATS.
+start_nats() {
+  local folder=$1/nats port
+  port=$(free_port)
+  mkdir -p "$folder"
+  cat >"$folder/conf" <<CONF
+listen: "127.0.0.1:$port"
+jetstream { store_dir: "$folder/data" }
+authorization { user: "tests", password: "not-a-secret" }
+CONF
+  nats-server -c "$folder/conf" >"$folder/log" 2>&1 &
+  echo $! >"$folder/pid"
+  listening "$port" || { cat "$folder/log" >&2; return 1; }
+  export EVERBEAT_TEST_NATS="nats://tests:not-a-secret@127.0.0.1:$port"
+  say "NATS on port $port"
+}
+
+# stop_started FOLDER: stops what start_redis and start_nats have started.
+stop_started() {
+  local file
+  for file in "$1"/redis/pid "$1"/nats/pid; do
+    [ -f "$file" ] && kill "$(cat "$file")" 2>/dev/null || true
+  done
+}
+
 # Python packages go into a virtual environment of this checkout.
 python_tools() {
   [ -x .venv/bin/schemathesis ] && return

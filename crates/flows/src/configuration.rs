@@ -1,5 +1,5 @@
 use crate::connectors::{self, Known};
-use crate::{Fields, OpenSink, OpenSource, Settings};
+use crate::{Fields, MaxRejected, OpenSink, OpenSource, Settings, Transform, transform};
 use everbeat_model::Invalid;
 use everbeat_model::error::nearest;
 use serde_json::Value;
@@ -9,7 +9,13 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Configuration {
     pub source: Arc<dyn OpenSource>,
+    /// What happens to records between them, in order.
+    pub transforms: Vec<Transform>,
     pub sink: Arc<dyn OpenSink>,
+    /// Where rejected records go. Without one they are counted, and the first are kept in the result.
+    pub dead_letter: Option<Arc<dyn OpenSink>>,
+    /// The run fails if more records are rejected.
+    pub max_rejected: Option<MaxRejected>,
     /// So many records at most are read, transformed and written together.
     pub batch_size: usize,
 }
@@ -23,10 +29,19 @@ impl Configuration {
     pub fn parse(value: &Value, settings: &Settings) -> Result<Configuration, Invalid> {
         let mut fields = Fields::of(value, EXAMPLE)?;
         let source = connect(&mut fields, "source", connectors::SOURCES, settings)?;
+        let transforms = match fields.get("transform") {
+            Some(value) => transform::read(value).map_err(|invalid| invalid.within("transform"))?,
+            None => Vec::new(),
+        };
         let sink = connect(&mut fields, "sink", connectors::SINKS, settings)?;
+        let dead_letter = match fields.get("dead_letter") {
+            Some(_) => Some(connect(&mut fields, "dead_letter", connectors::SINKS, settings)?),
+            None => None,
+        };
+        let max_rejected = fields.get("max_rejected").map(MaxRejected::read).transpose()?;
         let batch_size = fields.count("batch_size", MOST_BATCH)?.map_or(DEFAULT_BATCH, |size| size as usize);
         fields.done("a configuration")?;
-        Ok(Configuration { source, sink, batch_size })
+        Ok(Configuration { source, transforms, sink, dead_letter, max_rejected, batch_size })
     }
 }
 

@@ -53,7 +53,14 @@ pub trait Sink: Send {
         Ok(None)
     }
 
-    /// Writes a batch, and the cursor with it if the sink keeps cursors. When it has returned, all of it is there for
+    /// What became of the batch that this run's committed cursor stands for, if the sink remembers: whoever wrote the
+    /// batch may not have heard.
+    async fn outcome(&mut self) -> Result<Option<Written>, Trouble> {
+        Ok(None)
+    }
+
+    /// Writes a batch, and the cursor with it if the sink keeps cursors. All records of a batch may have been rejected
+    /// or dropped before: then there is only the cursor to keep. When it has returned, all of it is there for
     /// good. After an error nothing is known; the run is tried again from its last cursor.
     async fn write(&mut self, records: Vec<Record>, cursor: &Value) -> Result<Written, Trouble>;
 

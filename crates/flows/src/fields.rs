@@ -1,7 +1,9 @@
 use everbeat_model::Invalid;
 use everbeat_model::error::nearest;
+use everbeat_model::time::{duration_from, format_duration};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// The fields of an object from outside, taken one by one. Those that nobody took are refused in the end, so that a
 /// misspelt one is not overlooked.
@@ -44,6 +46,38 @@ impl<'a> Fields<'a> {
         let hint = format!("use a whole number from 1 to {most}");
         let count = value.as_u64().filter(|count| (1..=most).contains(count));
         count.map(Some).ok_or_else(|| Invalid::new(name, value, "is out of range", hint))
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&mut self, name: &'static str, known: &[(&'static str, T)]) -> Result<Option<T>, Invalid> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let found = known.iter().find(|(word, _)| value.as_str() == Some(word));
+        let words = || known.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+        let hint = || format!("use {}", words());
+        found.map(|(_, chosen)| Some(*chosen)).ok_or_else(|| Invalid::new(name, value, "is not known", hint()))
+    }
+
+    /// A list of texts that are not empty. One text alone is a list of one.
+    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Invalid> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let refused = || Invalid::new(name, value, "is not a list of texts", "write it like [\"id\"]");
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_string);
+        let list = match value {
+            Value::Array(list) => list.iter().map(text).collect::<Option<Vec<_>>>(),
+            one => text(one).map(|text| vec![text]),
+        };
+        list.filter(|list| !list.is_empty()).map(Some).ok_or_else(refused)
+    }
+
+    /// A span of time, `"30s"` or a number of seconds.
+    pub fn span(&mut self, name: &'static str, least: Duration, most: Duration) -> Result<Option<Duration>, Invalid> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let span = duration_from(value).map_err(|invalid| invalid.within(name))?;
+        if (least..=most).contains(&span) {
+            return Ok(Some(span));
+        }
+        let hint = format!("use {} to {}", format_duration(least), format_duration(most));
+        Err(Invalid::new(name, value, "is out of range", hint))
     }
 
     /// Refuses what nobody has asked for.

@@ -7,7 +7,7 @@ const PREFIX: &str = "EVERBEAT_";
 
 /// Variables beside the keys of the configuration: what the client reads, what a job or a worker is given, and what tests
 /// and measurements of Everbeat itself use.
-const KNOWN: [&str; 34] = [
+const KNOWN: [&str; 36] = [
     "EVERBEAT_URL",
     "EVERBEAT_TOKEN",
     "EVERBEAT_CONFIG",
@@ -32,6 +32,8 @@ const KNOWN: [&str; 34] = [
     "EVERBEAT_WORKER_URL",
     "EVERBEAT_BENCH_POSTGRES",
     "EVERBEAT_TEST_POSTGRES",
+    "EVERBEAT_TEST_REDIS",
+    "EVERBEAT_TEST_NATS",
     "EVERBEAT_KILL_AT",
     "EVERBEAT_SHIM_KILL_AT",
     "EVERBEAT_SHIM_FREEZE_AT",

@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod contact;
 mod exit;
+mod flows;
 mod follow;
 mod interrupt;
 mod jq;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == jq::SUBCOMMAND) {
         return ended(jq::evaluate());
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == flows::EVALUATOR) {
+        return everbeat_flows::jq::serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     if std::env::args_os().len() <= 1 {
         let _nobody_reads_it = Args::command().print_help();

@@ -1,5 +1,6 @@
 use crate::config::{self, Config, Flags, Telemetry, mask};
 use crate::exit::{self, Failure};
+use crate::flows::Flows;
 use crate::{logging, notify, opening, tasks};
 use everbeat::System;
 use everbeat_engine::pools::Guardians;
@@ -271,14 +272,19 @@ fn engine(
         let hint = "give a folder that this user may write to with --data-dir or server.data_dir";
         Failure::server(format!("jobs cannot be kept in {}: {error}", config.data_dir.display()), hint)
     })?;
-    Engine::new(
-        env,
-        store,
-        settings,
-        tasks::tasks(),
-        Host { locks: Some(locks), shims: Some(shims), guardians: Some(guardians), ..Host::default() },
-    )
-    .map_err(|error| Failure::server(error.to_string(), error.hint()))
+    let flows = Flows::new(config.flows.clone());
+    let tasks = tasks::tasks(&flows);
+    let host = Host {
+        locks: Some(locks),
+        shims: Some(shims),
+        guardians: Some(guardians),
+        flows: Some(Arc::new(flows.clone())),
+        ..Host::default()
+    };
+    let engine = Engine::new(env, store, settings, tasks, host)
+        .map_err(|error| Failure::server(error.to_string(), error.hint()))?;
+    flows.belong_to(&engine);
+    Ok(engine)
 }
 
 /// This very program becomes a job's shim, also when its file was replaced since it started.

@@ -1,12 +1,15 @@
+use crate::flows::{Flows, Runner};
 use crate::jq::Jq;
 use everbeat_engine::{Settings, Tasks};
+use everbeat_model::schedule::FLOW;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 
 /// The tasks that a server performs by itself.
-pub(crate) fn tasks() -> Tasks {
+pub(crate) fn tasks(flows: &Flows) -> Tasks {
     let mut tasks = everbeat::tasks();
     tasks.add_builtin(JQ, Jq);
+    tasks.add_builtin(FLOW, Runner(flows.clone()));
     tasks
 }
 

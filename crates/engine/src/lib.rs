@@ -36,7 +36,7 @@ pub use runs::{
     Explanation, FIND_WINDOW, Findable, Liveness, Match, Matches, OutputView, RunView, SHORTEST_PART, Submission,
     Submit,
 };
-pub use schedules::{FlowRules, Heard, LedgerPage, ScheduleView, Triggered, WriteSchedule};
+pub use schedules::{FlowRules, Heard, LedgerPage, ScheduleView, Tried, Triggered, WriteSchedule};
 pub use settings::{JobSettings, QueueLimit, Settings};
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -4,20 +4,21 @@ use crate::app::App;
 use crate::body::{JsonBody, OptionalBody};
 use crate::flow_runs::{FlowRunJson, page_of, triggered};
 use crate::graphs::read;
-use crate::page::Page;
+use crate::page::{Page, limit};
 use crate::params::{Params, Segment};
 use crate::problem::Result;
-use crate::schedules::{CommonJson, DueTimes, Written, delete, list, next, switch, tagged, write, written};
+use crate::schedules::{CommonJson, DueTimes, Written, delete, described, list, next, switch, tagged, write, written};
 use crate::schema::{CatchUpName, OverlapName};
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use everbeat_engine::ScheduleView;
+use everbeat_engine::{ScheduleView, Tried};
 use everbeat_model::Json;
 use everbeat_model::schedule::{Rhythm, ScheduleKind, ScheduledWork};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// A flow to be written: documents what `Schedule::parse` reads.
@@ -80,8 +81,8 @@ pub(crate) struct FlowJson {
     #[schema(required)]
     max_rejected: Option<Value>,
     /// Where its last run left off.
-    #[schema(required, value_type = Value)]
-    cursor: Option<Json>,
+    #[schema(required)]
+    cursor: Option<Value>,
     #[serde(flatten)]
     common: CommonJson,
 }
@@ -99,7 +100,12 @@ impl From<ScheduleView> for FlowJson {
             }
             ScheduledWork::Task { .. } => (Value::Null, None, None),
         };
-        let cursor = view.stored.cursor.clone();
+        // What the runner keeps is more than its source's cursor; a task's checkpoint is the cursor itself.
+        let of_task = configuration.get("task").is_some();
+        let cursor = view.stored.cursor.as_ref().and_then(|kept| match kept.read::<Value>() {
+            Ok(Value::Object(mut kept)) if !of_task => kept.remove("cursor"),
+            kept => kept.ok(),
+        });
         FlowJson {
             run_interval: seconds,
             configuration,
@@ -241,6 +247,53 @@ impl Trigger {
         Ok((!wish.is_empty()).then(|| Json::of(&Value::Object(wish))))
     }
 }
+
+/// What a flow would do with the first records of its source.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TestedJson {
+    flow: String,
+    read: u64,
+    /// What would be written.
+    records: Vec<Value>,
+    /// What would be rejected: position, reason, and what was found there.
+    rejected: Vec<Value>,
+    /// Records of which a transform makes nothing.
+    dropped: u64,
+}
+
+/// Tries a flow: reads a few records, transforms them, shows what would be written, and writes nothing. With a body, the flow
+/// that it describes is tried in place of the stored one.
+#[utoipa::path(post, path = "/api/v1/flows/{name}/test", tag = "flows",
+    params(
+        ("name" = String, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "So many are read; 10 unless given"),
+    ),
+    request_body = Option<NewFlow>,
+    responses(
+        (status = 200, body = TestedJson),
+        (status = 404),
+        (status = 422, description = "The flow cannot be tried, and why"),
+    ))]
+pub(crate) async fn test_flow(
+    State(app): State<App>,
+    params: Params,
+    segment: Segment,
+    OptionalBody(mut fields): OptionalBody<Written>,
+) -> Result<Answer<TestedJson>> {
+    let params = params.only(&["limit"])?;
+    let most = limit(&params, FEW_TESTED)?;
+    let name = segment.name("name")?;
+    fields.remove("cursor");
+    let schedule = match fields.is_empty() {
+        true => app.engine.schedule(ScheduleKind::Flow, &name).await?.stored.schedule,
+        false => Arc::new(described(ScheduleKind::Flow, &name, &fields)?.schedule),
+    };
+    let Tried { read, records, rejected, dropped } = app.engine.try_flow(&schedule, most).await?;
+    Ok(Answer(TestedJson { flow: name, read, records, rejected, dropped }))
+}
+
+/// A person looks at them.
+const FEW_TESTED: usize = 10;
 
 /// The runs of a flow, newest first; what waits for its turn comes before them.
 #[utoipa::path(get, path = "/api/v1/flows/{name}/runs", tag = "flows",

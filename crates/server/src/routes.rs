@@ -89,6 +89,7 @@ impl Routes {
             .guarded(Admin, routes!(flows::enable_flow))
             .guarded(Admin, routes!(flows::disable_flow))
             .guarded(Submit, routes!(flows::trigger_flow))
+            .guarded(Admin, routes!(flows::test_flow))
             .guarded(Read, routes!(flows::list_flow_runs))
             .guarded(Read, routes!(flows::next_of_flow))
             .guarded(Heartbeat, routes!(flows::heartbeat))

@@ -189,8 +189,32 @@ pub(crate) async fn write(
     headers: &HeaderMap,
     fields: Written,
 ) -> Result<(ScheduleView, bool)> {
+    let Described { schedule, enabled, accept_unknown } = described(kind, name, &fields)?;
+    let version = condition(headers)?;
+    if version == Some(Condition::Absent) {
+        return match app.engine.schedule(kind, name).await {
+            Ok(found) => Err(taken(kind, name, found.stored.version)),
+            Err(everbeat_engine::Error::NotFound { .. }) => {
+                let write = WriteSchedule { schedule, enabled, version: None, accept_unknown };
+                Ok(app.engine.write_schedule(write).await?)
+            }
+            Err(error) => Err(error.into()),
+        };
+    }
+    let version = version.and_then(Condition::version);
+    Ok(app.engine.write_schedule(WriteSchedule { schedule, enabled, version, accept_unknown }).await?)
+}
+
+/// What a body says of a schedule or flow.
+pub(crate) struct Described {
+    pub(crate) schedule: Schedule,
+    enabled: Option<bool>,
+    accept_unknown: bool,
+}
+
+pub(crate) fn described(kind: ScheduleKind, name: &str, fields: &Written) -> Result<Described> {
     let mut value = Map::new();
-    for (field, json) in &fields {
+    for (field, json) in fields {
         if !NOT_WRITTEN.contains(&field.as_str()) {
             value.insert(field.clone(), read(json).map_err(|invalid| discreet(invalid.within(field)))?);
         }
@@ -208,19 +232,7 @@ pub(crate) async fn write(
         value.remove("run_interval");
     }
     let schedule = Schedule::parse(kind, name, &Value::Object(value)).map_err(discreet)?;
-    let version = condition(headers)?;
-    if version == Some(Condition::Absent) {
-        return match app.engine.schedule(kind, name).await {
-            Ok(found) => Err(taken(kind, name, found.stored.version)),
-            Err(everbeat_engine::Error::NotFound { .. }) => {
-                let write = WriteSchedule { schedule, enabled, version: None, accept_unknown };
-                Ok(app.engine.write_schedule(write).await?)
-            }
-            Err(error) => Err(error.into()),
-        };
-    }
-    let version = version.and_then(Condition::version);
-    Ok(app.engine.write_schedule(WriteSchedule { schedule, enabled, version, accept_unknown }).await?)
+    Ok(Described { schedule, enabled, accept_unknown })
 }
 
 fn taken(kind: ScheduleKind, name: &str, version: u64) -> Problem {

@@ -20,6 +20,18 @@ pub(crate) enum FlowAction {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
+    /// Read the first records of a flow, show what would be written, and write nothing
+    #[command(after_help = "Examples:\n  \
+        everbeat flow test products\n  \
+        everbeat flow test flows/products.toml -n 3")]
+    Test {
+        /// Name of a flow, or a file with one that need not be applied
+        #[arg(value_name = "NAME|FILE")]
+        which: String,
+        /// How many records to read
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
     #[command(flatten)]
     Common(ScheduleVerb),
     /// Ask for a run over a part of its source, and follow it

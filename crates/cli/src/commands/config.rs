@@ -39,8 +39,15 @@ fn in_force(config: &Config, key: &Key) -> (Value, String) {
             let origin = if config.given.contains_key("store.url_file") { "store.url_file" } else { "default" };
             (mask(&config.store_url()).into(), origin.to_string())
         }
+        (Some(given), "flows.connections") => (masked_connections(&given.value), given.origin.to_string()),
         (Some(given), "pool") => (masked_pools(&given.value), given.origin.to_string()),
         (Some(given), _) => (given.value.clone(), given.origin.to_string()),
         (None, _) => (key.default.into(), "default".to_string()),
     }
+}
+
+/// The names of connections: what they hold may be secret.
+fn masked_connections(connections: &Value) -> Value {
+    let names = connections.as_object().into_iter().flatten();
+    Value::Object(names.map(|(name, _)| (name.clone(), "…".into())).collect())
 }

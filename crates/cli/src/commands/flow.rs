@@ -15,6 +15,7 @@ pub(crate) fn act(to: &To, action: FlowAction) -> Result<u8, Failure> {
     match action {
         FlowAction::Apply { files, accept_unknown } => apply(to, &files, accept_unknown),
         FlowAction::Diff { files } => diff(to, &files),
+        FlowAction::Test { which, limit } => test(to, &which, limit),
         FlowAction::Common(verb) => common(to, FLOW, verb),
         FlowAction::Backfill { name, from, to: until, cursor } => {
             let mut body = Map::new();
@@ -109,6 +110,39 @@ fn apply(to: &To, files: &[String], accept_unknown: bool) -> Result<u8, Failure>
         lines.collect::<Vec<_>>().join("\n")
     });
     Ok(exit::DONE)
+}
+
+/// Tries flows: those of a file, or the one of that name.
+fn test(to: &To, which: &str, limit: u32) -> Result<u8, Failure> {
+    let is_file = which == "-" || std::path::Path::new(which).is_file();
+    let tried: Vec<(String, Option<Value>)> = match is_file {
+        true => flows_of(which)?.into_iter().map(|flow| (flow.name, Some(flow.definition))).collect(),
+        false => vec![(which.to_string(), None)],
+    };
+    for (name, definition) in tried {
+        let body = definition.map(|definition| definition.to_string());
+        let path = format!("{}/test?limit={limit}", FLOW.at(&name));
+        let answer = to.client.post(&path, body.as_deref(), &[])?;
+        to.print(answer.raw.get(), || tested(&answer.value));
+    }
+    Ok(exit::DONE)
+}
+
+fn tested(answer: &Value) -> String {
+    let items = |field: &str| answer[field].as_array().cloned().unwrap_or_default();
+    let (records, rejected) = (items("records"), items("rejected"));
+    let mut lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    for one in &rejected {
+        lines.push(format!("rejected: {}: {}", plain(&one["position"]), plain(&one["reason"])));
+    }
+    let dropped = answer["dropped"].as_u64().filter(|dropped| *dropped > 0);
+    let dropped = dropped.map(|dropped| format!(", {dropped} dropped")).unwrap_or_default();
+    let (would, refused) = (records.len(), rejected.len());
+    lines.push(format!(
+        "{} read, {would} would be written, {refused} rejected{dropped}; nothing was written",
+        plain(&answer["read"])
+    ));
+    lines.join("\n")
 }
 
 /// The flow of that name, if there is one.

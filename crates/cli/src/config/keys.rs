@@ -384,6 +384,26 @@ pub(crate) const KEYS: &[Key] = &[
         },
     ),
     key(
+        "flows.connections",
+        Kind::Table(&[]),
+        "{}",
+        "Addresses that flows name: a URL, `{env = \"NAME\"}` or `{file = \"/path\"}` that hold it, or `{url = …, password = …, ca = …}`. They may be private.",
+        |config, value| {
+            config.flows.connections = everbeat_flows::Settings::parse_connections(value)?;
+            Ok(())
+        },
+    ),
+    key(
+        "flows.allow_private_targets",
+        Kind::Flag,
+        "false",
+        "Let flows themselves name addresses of this machine, of private and of link-local networks.",
+        |config, value| {
+            config.flows.allow_private_targets = values::flag(value)?;
+            Ok(())
+        },
+    ),
+    key(
         "jobs.slots",
         Kind::Whole,
         "16",

@@ -192,7 +192,9 @@ pub(super) fn meant_variable(path: &str) -> Option<String> {
 fn nested(path: &str) -> Option<(&'static Key, Option<&str>, &str)> {
     let (outer, field) = path.rsplit_once('.')?;
     let has = |key: &Key| key.kind.fields().iter().any(|known| known.name == field);
-    if let Some(key) = Key::find(outer).filter(|key| matches!(key.kind, Kind::Table(_)) && has(key)) {
+    // A table without known fields takes any.
+    let open = |key: &Key| key.kind.fields().is_empty() || has(key);
+    if let Some(key) = Key::find(outer).filter(|key| matches!(key.kind, Kind::Table(_)) && open(key)) {
         return Some((key, None, field));
     }
     let (list, entry) = outer.split_once('.')?;

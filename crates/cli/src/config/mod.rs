@@ -41,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) telemetry: Telemetry,
     pub(crate) workers: Workers,
     pub(crate) settings: Settings,
+    pub(crate) flows: everbeat_flows::Settings,
     /// What was set, and where; the rest has its default.
     pub(crate) given: BTreeMap<&'static str, Given>,
     /// The policy fields that were set, laid over the baseline once all are known.
@@ -135,6 +136,7 @@ impl Config {
             telemetry: Telemetry::default(),
             workers: Workers::default(),
             settings,
+            flows: everbeat_flows::Settings::default(),
             given: BTreeMap::new(),
             policy: Map::new(),
         }

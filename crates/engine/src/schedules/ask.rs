@@ -1,6 +1,6 @@
 //! What users ask of schedules and flows.
 
-use super::FlowRules;
+use super::{FlowRules, Tried};
 use crate::{Engine, Error, Result};
 use everbeat_model::schedule::{FLOW, Schedule, ScheduleKind, ScheduledWork, Wish};
 use everbeat_model::{Invalid, Json, PolicyPatch, RunId, ScheduleId, StoreTime};
@@ -87,12 +87,28 @@ impl Engine {
             }
             return Ok(());
         }
-        let rules: Option<&dyn FlowRules> = self.core.flows.as_deref();
-        let Some(rules) = rules else {
+        Ok(self.flow_rules()?.check(configuration, dead_letter, max_rejected)?)
+    }
+
+    fn flow_rules(&self) -> Result<&dyn FlowRules> {
+        self.core.flows.as_deref().ok_or_else(|| {
             let hint = "name a task in the configuration, or use a server that performs flows";
-            return Err(Invalid::new("configuration", "a source and a sink", "cannot be performed here", hint).into());
+            Invalid::new("configuration", "a source and a sink", "cannot be performed here", hint).into()
+        })
+    }
+
+    /// Says what a flow would do with the first records of its source; it need not be written. Writes nothing.
+    pub async fn try_flow(&self, schedule: &Schedule, most: usize) -> Result<Tried> {
+        let ScheduledWork::Flow { configuration, dead_letter, max_rejected } = &schedule.work else {
+            return Err(Invalid::new("configuration", "nothing", "is missing", "give a flow").into());
         };
-        Ok(rules.check(configuration, dead_letter, max_rejected)?)
+        self.check_flow(schedule, configuration, dead_letter.as_ref(), max_rejected.as_ref())?;
+        if schedule.task() != FLOW {
+            let hint = "submit the task with an input of your choice";
+            return Err(Invalid::new("configuration.task", schedule.task(), "does what it likes", hint).into());
+        }
+        let now = self.core.now();
+        Ok(self.flow_rules()?.try_out(&schedule.name, configuration, most, now).await?)
     }
 
     /// One that comes after itself, by way of others, would go on for ever.

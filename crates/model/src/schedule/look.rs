@@ -51,6 +51,12 @@ impl Occurrence {
     pub fn waits(&self) -> bool {
         self.state == OccurrenceState::Waiting
     }
+
+    /// Somebody asked for a part of the source: where its run ends, no other goes on.
+    fn is_part(&self) -> bool {
+        let wish = self.wish.as_ref().and_then(|wish| wish.read::<Value>().ok());
+        wish.is_some_and(|wish| wish.get("range").is_some())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -139,7 +145,7 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
         decision.over.push(occurrence.run);
         decision.feeds |= *state == Some(RunState::Succeeded);
         decision.frees |= schedule.group.is_some();
-        if let Some(checkpoint) = checkpoint {
+        if let Some(checkpoint) = checkpoint.as_ref().filter(|_| !occurrence.is_part()) {
             decision.cursor = Some(checkpoint.clone());
         }
     }
@@ -294,18 +300,19 @@ fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>,
     args.insert(schedule.kind.as_str().to_string(), json!(schedule.name));
     args.insert("due_at".to_string(), json!(occurrence.due));
     args.insert("cause".to_string(), json!(occurrence.cause.as_str()));
-    let (kind, input) = match &schedule.work {
-        ScheduledWork::Task { input, .. } => (Kind::Task, input.clone()),
+    let (kind, input, goes_on_at) = match &schedule.work {
+        ScheduledWork::Task { input, .. } => (Kind::Task, input.clone(), None),
         ScheduledWork::Flow { configuration, .. } if configuration.get("task").is_some() => {
-            (Kind::Flow, configuration.clone())
+            (Kind::Flow, configuration.clone(), Some("cursor"))
         }
-        // The configuration is read when the run begins, so that a change reaches what waits.
-        ScheduledWork::Flow { .. } => (Kind::Flow, json!({ "flow": schedule.name })),
+        // The configuration is read when the run begins, so that a change reaches what waits. What the runner of flows keeps
+        // is more than a cursor, so that it is told apart from one that somebody asks for.
+        ScheduledWork::Flow { .. } => (Kind::Flow, json!({ "flow": schedule.name }), Some("previous")),
     };
-    if kind == Kind::Flow
+    if let Some(name) = goes_on_at
         && let Some(Ok(cursor)) = cursor.map(Json::read::<Value>)
     {
-        args.entry("cursor".to_string()).or_insert(cursor);
+        args.entry(name.to_string()).or_insert(cursor);
     }
     let spec = Spec {
         kind,

@@ -229,8 +229,7 @@ async fn what_cannot_work_is_said_and_what_may_work_later_is_tried_again() {
     // Nobody listens there.
     let gone = world.flow("1\n", json!({"type": "sql", "connection": "gone", "table": "t"}));
     let named = json!({"gone": "postgres://u:hush@127.0.0.1:1/d"});
-    let settings =
-        Settings { connections: Settings::parse_connections(&named).unwrap(), allow_private_targets: false };
+    let settings = Settings { connections: Settings::parse_connections(&named).unwrap(), allow_private_targets: false };
     let (configuration, ledger) = (Configuration::parse(&gone, &settings).unwrap(), Memory::default());
     let Err(Halt::Failed(trouble)) = run(&attempt(&configuration, "run-1", 1, &ledger)).await else {
         panic!("it ended")

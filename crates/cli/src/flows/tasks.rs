@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use everbeat_engine::{Engine, Submit};
+use everbeat_engine::{Engine, Error, Submit};
 use everbeat_flows::{PerformTask, Trouble};
 use everbeat_model::{Json, Run, RunId, RunState};
 use everbeat_store::Class;
@@ -32,8 +32,10 @@ impl RunTasks {
         let mut submit = Submit::new(task, input);
         // After a lost attempt the same records find the run that works on them already.
         submit.unique_key = Some(format!("flow {} {:016x}", self.run, hasher.finish()));
-        let submitted = self.engine.submit(submit, None).await.map_err(|error| match error.class() {
-            Class::Rejected => Trouble::permanent(format!("{error}: {}", error.hint())),
+        let submitted = self.engine.submit(submit, None).await.map_err(|error| match (&error, error.class()) {
+            // Whoever offers it may come yet: workers start while servers do.
+            (Error::UnknownTask { .. }, _) => Trouble::transient(error.to_string()),
+            (_, Class::Rejected) => Trouble::permanent(format!("{error}: {}", error.hint())),
             _ => Trouble::transient(error.to_string()),
         })?;
         let awaited = Awaited { engine: &self.engine, run: submitted.id, over: false };

@@ -2,7 +2,7 @@
 //! all of what comes out in one transaction.
 
 use super::decide::{Begun, Left, Look, Room, Standing, ask, decide};
-use super::{Rhythm, Schedule, ScheduledWork};
+use super::{FLOW, Rhythm, Schedule, ScheduledWork};
 use crate::Planted;
 use crate::id::{RunId, ScheduleId};
 use crate::json::Json;
@@ -13,6 +13,7 @@ use crate::time::StoreTime;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the store knows of a schedule, read under its lock.
 #[derive(Clone, Debug)]
@@ -314,6 +315,7 @@ fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>,
     {
         args.entry(name.to_string()).or_insert(cursor);
     }
+    let base = if schedule.task() == FLOW { patient(&defaults.policy) } else { defaults.policy.clone() };
     let spec = Spec {
         kind,
         task: schedule.task().to_string(),
@@ -321,7 +323,7 @@ fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>,
         priority: schedule.priority,
         input: Json::of(&input),
         args: Some(Json::of(&Value::Object(args))),
-        policy: policy(&schedule.policy, &defaults.policy),
+        policy: policy(&schedule.policy, &base),
         unique_key: None,
         parent: None,
         host: None,
@@ -330,6 +332,20 @@ fn run_of(situation: &Situation, occurrence: &Occurrence, cursor: Option<&Json>,
     };
     NewRun { id: occurrence.run, spec: Arc::new(spec), run_at: None }
 }
+
+/// The runner of flows goes on where the attempt before was lost, so that many attempts cost little.
+fn patient(policy: &Arc<Policy>) -> Arc<Policy> {
+    let mut patient = (**policy).clone();
+    patient.max_attempts = patient.max_attempts.max(FLOW_ATTEMPTS);
+    patient.backoff.max = patient.backoff.max.min(FLOW_BACKOFF);
+    patient.backoff.initial = patient.backoff.initial.min(FLOW_BACKOFF);
+    Arc::new(patient)
+}
+
+/// Attempts of a run of a flow, unless the flow or the configuration asks for more.
+const FLOW_ATTEMPTS: u32 = 25;
+/// It waits no longer between them.
+const FLOW_BACKOFF: Duration = Duration::from_secs(10);
 
 /// The schedule's own policy over the configured one. It was checked when the schedule was written; should the
 /// configuration have changed so that they no longer go together, the built-in one stands in.

@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 fn bench(place: &Path, jobs: &str) -> Child {
     let mut command = client();
-    command.args(["bench", "--no-sqlite", "--links", "0", "--jobs", jobs]).env("TMPDIR", place);
+    command.args(["bench", "--no-sqlite", "--links", "0", "--flow-rows", "0", "--jobs", jobs]).env("TMPDIR", place);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts")
 }
 
@@ -105,7 +105,7 @@ fn a_measurement_of_jobs_that_is_interrupted_leaves_nothing_behind() {
 fn a_measurement_of_links_answers_their_pings_and_leaves_nothing_behind() {
     let place = TempDir::new().expect("a temporary folder");
     let mut command = client();
-    command.args(["bench", "--no-sqlite", "--jobs", "0", "--links", "20", "--link-seconds", "1"]);
+    command.args(["bench", "--no-sqlite", "--jobs", "0", "--flow-rows", "1000", "--links", "20", "--link-seconds", "1"]);
     let output = command.env("TMPDIR", place.path()).output().expect("the binary ends");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -122,7 +122,7 @@ fn a_measurement_of_links_answers_their_pings_and_leaves_nothing_behind() {
 fn an_interpreter_that_cannot_be_used_is_named() {
     for (python, expected) in [("/nowhere/python", "cannot be run"), ("false", "ended without a word")] {
         let mut command = client();
-        command.args(["bench", "--no-sqlite", "--jobs", "0", "--links", "0", "--python", python]);
+        command.args(["bench", "--no-sqlite", "--jobs", "0", "--flow-rows", "0", "--links", "0", "--python", python]);
         let output = command.output().expect("the binary ends");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");

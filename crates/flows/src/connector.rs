@@ -11,6 +11,22 @@ pub trait OpenSource: Send + Sync + 'static {
     /// Connects. With a cursor the source goes on after it; a source that remembers by itself what it handed over
     /// (consumer groups) acknowledges first what the cursor stands for.
     async fn open(&self, around: &Surroundings, cursor: Option<&Value>) -> Result<Box<dyn Source>, Trouble>;
+
+    /// The first records, for somebody who wants to see some: nothing is taken away from runs, and nothing is made.
+    async fn look(&self, around: &Surroundings, room: Room) -> Result<Batch, Trouble> {
+        let mut source = self.open(around, None).await?;
+        let mut seen = Batch::default();
+        loop {
+            let found = seen.records.len() + seen.rejected.len();
+            let Some(records) = room.records.checked_sub(found).filter(|left| *left > 0) else { return Ok(seen) };
+            let batch = source.read(Room { records, ..room }).await?;
+            seen.records.extend(batch.records);
+            seen.rejected.extend(batch.rejected);
+            if batch.last {
+                return Ok(seen);
+            }
+        }
+    }
 }
 
 /// Records of one run.

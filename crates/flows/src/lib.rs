@@ -16,6 +16,7 @@ mod guard;
 pub mod jq;
 mod ledger;
 mod outcome;
+pub mod raw;
 mod record;
 mod runner;
 mod secret;

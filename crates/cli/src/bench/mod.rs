@@ -1,6 +1,7 @@
 //! Measures a server on this machine through its public interface, next to what the same statements
 //! reach without it.
 
+mod flows;
 mod graphs;
 mod interrupt;
 mod jobs;
@@ -11,6 +12,7 @@ mod process;
 mod singles;
 
 use crate::exit::{self, Failure};
+use flows::{FlowArgs, FlowFigures};
 use graphs::GraphFigures;
 use jobs::JobFigures;
 use place::Place;
@@ -43,6 +45,8 @@ pub(crate) struct BenchArgs {
     /// Runs that are performed at once
     #[arg(long, default_value_t = 4000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     slots: u64,
+    #[command(flatten)]
+    flows: FlowArgs,
     #[command(flatten)]
     pools: PoolArgs,
 }
@@ -99,6 +103,8 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<JobFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    flows: Option<FlowFigures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pools: Option<PoolFigures>,
 }
 
@@ -122,9 +128,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, Failure> {
             Some(jobs::drive(jobs)?)
         }
     };
+    let flows = flows::drive(&args.flows, args.postgres.as_deref(), &runtime)?;
     let pools = pools::drive(&args.pools, args.latency_runs)?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores, jobs, pools };
+    let report = Report { version: env!("CARGO_PKG_VERSION"), cores, stores, jobs, flows, pools };
     let text = serde_json::to_string_pretty(&report).map_err(|error| Failure::server(error.to_string(), ""))?;
     println!("{text}");
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -26,20 +26,13 @@ pub async fn dry_run(
     now: StoreTime,
 ) -> Result<DryRun, Trouble> {
     let most = most.clamp(1, MOST_RECORDS);
-    let mut source = configuration.source.open(around, None).await?;
-    let (mut all, mut bytes_left) = (DryRun::default(), MOST_BATCH_BYTES);
-    while (all.read as usize) < most && bytes_left > 0 {
-        let batch = source.read(Room { records: most - all.read as usize, bytes: bytes_left }).await?;
-        let raw = batch.records.iter().map(|record| record.value.to_string().len()).sum::<usize>();
-        bytes_left = bytes_left.saturating_sub(raw);
-        all.read += (batch.records.len() + batch.rejected.len()) as u64;
-        let transformed = apply(&configuration.transforms, batch.records, now, ports).await?;
-        all.rejected.extend(batch.rejected.into_iter().chain(transformed.rejected));
-        all.records.extend(transformed.records.into_iter().map(|record| record.value));
-        all.dropped += transformed.dropped;
-        if batch.last {
-            break;
-        }
-    }
-    Ok(all)
+    let batch = configuration.source.look(around, Room { records: most, bytes: MOST_BATCH_BYTES }).await?;
+    let read = (batch.records.len() + batch.rejected.len()) as u64;
+    let transformed = apply(&configuration.transforms, batch.records, now, ports).await?;
+    Ok(DryRun {
+        read,
+        records: transformed.records.into_iter().map(|record| record.value).collect(),
+        rejected: batch.rejected.into_iter().chain(transformed.rejected).collect(),
+        dropped: transformed.dropped,
+    })
 }

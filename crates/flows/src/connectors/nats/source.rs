@@ -108,6 +108,29 @@ impl OpenSource for NatsSource {
         reader.take_up(cursor).await?;
         Ok(Box::new(reader))
     }
+
+    /// The oldest messages of the stream, by a consumer that acknowledges nothing and is forgotten soon.
+    async fn look(&self, _around: &Surroundings, room: Room) -> Result<Batch, Trouble> {
+        let link = Link::open(&self.target).await?;
+        let config = Config {
+            ack_policy: AckPolicy::None,
+            filter_subject: self.filter.clone().unwrap_or_default(),
+            inactive_threshold: LATE,
+            ..Config::default()
+        };
+        let consumer = self.stream(&link).await?.create_consumer(config).await;
+        let consumer = consumer.map_err(|error| link.transient(&error))?;
+        let asked = within(LONGEST_ANSWER, consumer.fetch().max_messages(room.records).messages()).await;
+        let mut messages =
+            asked.ok_or_else(|| link.transient(&"no answer"))?.map_err(|error| link.transient(&error))?;
+        let mut batch = Batch { last: true, ..Batch::default() };
+        while let Some(message) = within(LONGEST_ANSWER, messages.next()).await.flatten() {
+            let message = message.map_err(|error| link.transient(&error))?;
+            let number = message.info().map(|info| info.stream_sequence).unwrap_or_default();
+            stow(&mut batch, &self.stream, number, &message.payload);
+        }
+        Ok(batch)
+    }
 }
 
 impl NatsSource {
@@ -357,11 +380,7 @@ impl Reader {
             if handed > 0 && (batch.records.len() >= room.records || bytes > room.bytes) {
                 break;
             }
-            let position = format!("{}:{message}", self.stream).into_boxed_str();
-            match serde_json::from_slice(payload) {
-                Ok(value) => batch.records.push(Record { value, position }),
-                Err(error) => batch.rejected.push(Rejected::new(position, format!("is not JSON: {error}"), payload)),
-            }
+            stow(&mut batch, &self.stream, *message, payload);
             self.ready.pop_front();
         }
         // All that is not acknowledged, not only this batch: an acknowledgement that fails must not be forgotten.
@@ -373,6 +392,15 @@ impl Reader {
         batch.cursor = ack::encode(&self.created, self.form.as_ref(), &written);
         batch.last = self.over && self.ready.is_empty();
         batch
+    }
+}
+
+/// Reads a message.
+fn stow(batch: &mut Batch, stream: &str, number: u64, payload: &[u8]) {
+    let position = format!("{stream}:{number}").into_boxed_str();
+    match serde_json::from_slice(payload) {
+        Ok(value) => batch.records.push(Record { value, position }),
+        Err(error) => batch.rejected.push(Rejected::new(position, format!("is not JSON: {error}"), payload)),
     }
 }
 

@@ -35,7 +35,10 @@ impl Message {
                     .map_err(|error| rejected(format!("field {name:?} is not JSON: {error}")))?
             }
             None => match fields.as_slice() {
-                [(_, value)] if object(value).is_some() => object(value).unwrap_or_default().into(),
+                [(_, value)] => match object(value) {
+                    Some(object) => object.into(),
+                    None => texts(fields).map_err(rejected)?.into(),
+                },
                 fields => texts(fields).map_err(rejected)?.into(),
             },
         };
@@ -64,6 +67,11 @@ fn raw(fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
         raw.push(b'\n');
     }
     raw
+}
+
+/// The messages that XRANGE found.
+pub(super) fn of_range(answer: Value) -> Option<Vec<Message>> {
+    messages(answer)
 }
 
 /// The messages of the one stream that XREADGROUP was asked for. Nothing for an answer of another form.

@@ -73,6 +73,21 @@ impl OpenSource for RedisSource {
         reader.prepare(cursor, self.follow).await?;
         Ok(Box::new(reader))
     }
+
+    /// The oldest messages of the stream, read by the group or not.
+    async fn look(&self, _around: &Surroundings, room: Room) -> Result<Batch, Trouble> {
+        let mut link = Link::open(&self.target).await?;
+        let answer = link.ask(cmd("XRANGE").arg(&self.stream).arg("-").arg("+").arg("COUNT").arg(room.records)).await?;
+        let found = message::of_range(answer).ok_or_else(|| strange(&link, "XRANGE"))?;
+        let mut batch = Batch { last: true, ..Batch::default() };
+        for message in found {
+            match message.record(&self.stream, self.payload.as_deref()) {
+                Ok(record) => batch.records.push(record),
+                Err(rejected) => batch.rejected.push(rejected),
+            }
+        }
+        Ok(batch)
+    }
 }
 
 /// One run's way through the stream.
@@ -243,9 +258,12 @@ impl Reader {
     }
 
     fn strange(&self, command: &str) -> Trouble {
-        let shown = self.link.shown();
-        Trouble::permanent(format!("{shown} answered {command} in an unknown form: is it a Redis server?"))
+        strange(&self.link, command)
     }
+}
+
+fn strange(link: &Link, command: &str) -> Trouble {
+    Trouble::permanent(format!("{} answered {command} in an unknown form: is it a Redis server?", link.shown()))
 }
 
 fn decode(cursor: &Value) -> Result<BTreeSet<Id>, Trouble> {

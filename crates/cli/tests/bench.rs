@@ -105,7 +105,18 @@ fn a_measurement_of_jobs_that_is_interrupted_leaves_nothing_behind() {
 fn a_measurement_of_links_answers_their_pings_and_leaves_nothing_behind() {
     let place = TempDir::new().expect("a temporary folder");
     let mut command = client();
-    command.args(["bench", "--no-sqlite", "--jobs", "0", "--flow-rows", "1000", "--links", "20", "--link-seconds", "1"]);
+    command.args([
+        "bench",
+        "--no-sqlite",
+        "--jobs",
+        "0",
+        "--flow-rows",
+        "1000",
+        "--links",
+        "20",
+        "--link-seconds",
+        "1",
+    ]);
     let output = command.env("TMPDIR", place.path()).output().expect("the binary ends");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -114,6 +125,9 @@ fn a_measurement_of_links_answers_their_pings_and_leaves_nothing_behind() {
     let links = &report["pools"]["links"];
     assert_eq!((&links["links"], &links["ping_interval_ms"]), (&20.into(), &2000.into()));
     assert!(links["round_trip_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{links}");
+    let flows = &report["flows"]["ways"][0];
+    assert_eq!(flows["way"], "file to SQLite");
+    assert!(flows["flow_to_raw"].as_f64().is_some_and(|ratio| ratio > 0.0), "{flows}");
     until(LONG, "the end of all processes", || processes(place.path()).is_empty().then_some(()));
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 }

@@ -8,7 +8,7 @@ use crate::page::{Page, limit};
 use crate::params::{Params, Segment};
 use crate::problem::Result;
 use crate::schedules::{CommonJson, DueTimes, Written, delete, described, list, next, switch, tagged, write, written};
-use crate::schema::{CatchUpName, OverlapName};
+use crate::schema::{CatchUpName, OverlapName, PromiseName};
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -259,7 +259,14 @@ pub(crate) struct TestedJson {
     rejected: Vec<Value>,
     /// Records of which a transform makes nothing.
     dropped: u64,
+    /// `exactly_once`: each record is in the sink once, whatever is lost. `at_least_once`: some may be there again, and carry
+    /// what tells repeats.
+    #[schema(value_type = PromiseName)]
+    promise: &'static str,
 }
+
+/// What a sink promises.
+pub(crate) const PROMISES: [&str; 2] = ["exactly_once", "at_least_once"];
 
 /// Tries a flow: reads a few records, transforms them, shows what would be written, and writes nothing. With a body, the flow
 /// that it describes is tried in place of the stored one.
@@ -288,8 +295,15 @@ pub(crate) async fn test_flow(
         true => app.engine.schedule(ScheduleKind::Flow, &name).await?.stored.schedule,
         false => Arc::new(described(ScheduleKind::Flow, &name, &fields)?.schedule),
     };
-    let Tried { read, records, rejected, dropped } = app.engine.try_flow(&schedule, most).await?;
-    Ok(Answer(TestedJson { flow: name, read, records, rejected, dropped }))
+    let Tried { read, records, rejected, dropped, exactly_once } = app.engine.try_flow(&schedule, most).await?;
+    Ok(Answer(TestedJson {
+        flow: name,
+        read,
+        records,
+        rejected,
+        dropped,
+        promise: PROMISES[usize::from(!exactly_once)],
+    }))
 }
 
 /// A person looks at them.

@@ -60,6 +60,7 @@ words!(ClassName, Class::ALL.iter().map(|class| class.as_str()).collect());
 words!(OverlapName, Overlap::ALL.iter().map(|word| word.as_str()).collect());
 words!(CatchUpName, CatchUp::ALL.iter().map(|word| word.as_str()).collect());
 words!(FlowRunStatusName, crate::flow_runs::STATUSES.to_vec());
+words!(PromiseName, crate::flows::PROMISES.to_vec());
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 
 fn text(pattern: &str) -> ObjectBuilder {

@@ -139,8 +139,9 @@ fn tested(answer: &Value) -> String {
     let dropped = dropped.map(|dropped| format!(", {dropped} dropped")).unwrap_or_default();
     let (would, refused) = (records.len(), rejected.len());
     lines.push(format!(
-        "{} read, {would} would be written, {refused} rejected{dropped}; nothing was written",
-        plain(&answer["read"])
+        "{} read, {would} would be written ({}), {refused} rejected{dropped}; nothing was written",
+        plain(&answer["read"]),
+        plain(&answer["promise"]).replace('_', " ")
     ));
     lines.join("\n")
 }

@@ -9,7 +9,7 @@ pub(crate) use perform::Runner;
 use async_trait::async_trait;
 use everbeat_engine::{Engine, FlowRules, Tried};
 use everbeat_flows::jq::Evaluator;
-use everbeat_flows::{Configuration, Ports, Settings, Surroundings, dry_run};
+use everbeat_flows::{Configuration, Ports, Promise, Settings, Surroundings, dry_run};
 use everbeat_model::{Invalid, StoreTime};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -96,6 +96,12 @@ impl FlowRules for Flows {
             tried.map_err(|trouble| cannot(format!("cannot be tried: {trouble}"), "mend that, and try it again"))?;
         let rejected = tried.rejected.iter();
         let rejected = rejected.map(|one| json!({"position": one.position, "reason": one.reason, "raw": one.raw}));
-        Ok(Tried { read: tried.read, records: tried.records, rejected: rejected.collect(), dropped: tried.dropped })
+        Ok(Tried {
+            read: tried.read,
+            records: tried.records,
+            rejected: rejected.collect(),
+            dropped: tried.dropped,
+            exactly_once: read.sink.promise() == Promise::ExactlyOnce,
+        })
     }
 }

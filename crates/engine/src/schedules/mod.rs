@@ -47,4 +47,6 @@ pub struct Tried {
     pub rejected: Vec<Value>,
     /// Records of which a transform makes nothing.
     pub dropped: u64,
+    /// Each record is in the sink exactly once, whatever is lost; otherwise at least once.
+    pub exactly_once: bool,
 }

@@ -4,7 +4,7 @@ use super::dead_letters::DeadLetters;
 use super::standing::{Envelope, Standing};
 use super::{Attempt, Halt};
 use crate::transform::{Transformed, apply};
-use crate::{Counts, Rejected, Room, Sink, Source, Surroundings, Trouble};
+use crate::{Counts, Promise, Rejected, Room, Sink, Source, Surroundings, Trouble};
 use serde_json::Value;
 
 /// What is read, and what is written, together at most. Two batches are in memory at a time.
@@ -29,10 +29,18 @@ pub(super) async fn pass(attempt: &Attempt<'_>, standing: &mut Standing) -> Resu
     let source = &attempt.configuration.source;
     let opened = source.open(&attempt.around, cursor.as_ref()).await;
     let mut source = opened.map_err(|trouble| about("source", trouble))?;
+    // A sink that keeps the cursor beside its records knows best what is written: others may hear of it a little later.
+    let keeps = attempt.configuration.sink.promise() == Promise::ExactlyOnce;
+    let mut untold: Option<Told> = None;
     let mut next = Some(prepare(attempt, &mut *source).await?);
     while let Some(batch) = next.take() {
         let Prepared { transformed, rejected, read, cursor, last } = batch;
-        attempt.ledger.check()?;
+        if let Err(stop) = attempt.ledger.check() {
+            if let Some(Told { checkpoint, counts, .. }) = untold.take() {
+                let _it_stops_anyway = attempt.ledger.committed(&checkpoint, &counts).await;
+            }
+            return Err(stop.into());
+        }
         let before = standing.counts;
         let counts = Counts {
             read: before.read + read,
@@ -46,8 +54,21 @@ pub(super) async fn pass(attempt: &Attempt<'_>, standing: &mut Standing) -> Resu
         let nothing = transformed.records.is_empty() && standing.cursor.as_ref() == Some(&cursor);
         let write =
             async { if nothing { Ok(Default::default()) } else { sink.write(transformed.records, &envelope).await } };
-        let ahead = async { if last { Ok(None) } else { prepare(attempt, &mut *source).await.map(Some) } };
-        let (written, ahead) = tokio::join!(write, ahead);
+        // Meanwhile the source and the engine hear of the batch before, and the next one is read.
+        let told = untold.take();
+        let ahead = async {
+            if let Some(told) = &told {
+                told.acknowledge(&mut *source).await?;
+            }
+            if last { Ok(None) } else { prepare(attempt, &mut *source).await.map(Some) }
+        };
+        let tell = async {
+            match &told {
+                Some(told) => attempt.ledger.committed(&told.checkpoint, &told.counts).await,
+                None => Ok(()),
+            }
+        };
+        let (written, ahead, heard) = tokio::join!(write, ahead, tell);
         let written = written.map_err(|trouble| about("sink", trouble))?;
         letters.write(&written.rejected, &cursor, attempt.ledger.now()).await?;
         standing.counts = counts.with(&written);
@@ -58,14 +79,34 @@ pub(super) async fn pass(attempt: &Attempt<'_>, standing: &mut Standing) -> Resu
         }
         // The batch is in the sink, whether or not the source hears of it: a source that is opened with the cursor does.
         standing.cursor = Some(cursor.clone());
-        source.acknowledge(&cursor).await.map_err(|trouble| about("source", trouble))?;
-        attempt.ledger.committed(&standing.checkpoint(), &standing.counts).await?;
-        check_rejected(attempt, standing, last)?;
+        heard?;
+        let now = Told { cursor, checkpoint: standing.checkpoint(), counts: standing.counts };
+        let refused = check_rejected(attempt, standing, last);
+        if keeps && !last && refused.is_ok() {
+            untold = Some(now);
+        } else {
+            now.acknowledge(&mut *source).await?;
+            attempt.ledger.committed(&now.checkpoint, &now.counts).await?;
+        }
+        refused?;
         next = ahead?;
     }
     sink.finish().await.map_err(|trouble| about("sink", trouble))?;
     letters.finish().await?;
     Ok(())
+}
+
+/// A batch that is in the sink: who hears of it.
+struct Told {
+    cursor: Value,
+    checkpoint: Value,
+    counts: Counts,
+}
+
+impl Told {
+    async fn acknowledge(&self, source: &mut dyn Source) -> Result<(), Trouble> {
+        source.acknowledge(&self.cursor).await.map_err(|trouble| about("source", trouble))
+    }
 }
 
 /// Runs of a range keep their cursors apart: the next ordinary run does not go on after them.

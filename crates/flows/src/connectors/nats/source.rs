@@ -1,4 +1,4 @@
-use super::ack::{self, Deliveries, Delivery, Form};
+use super::ack::{self, Deliveries, Form};
 use super::link::{LONGEST_ANSWER, Link, SCHEMES};
 use crate::connectors::parts::{Appetite, refuse_range};
 use crate::timely::{Stopwatch, within};
@@ -16,6 +16,7 @@ use futures_util::StreamExt;
 use serde_json::Value;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Messages of a stream, for one durable consumer.
@@ -34,8 +35,7 @@ const LEAST_ACK_WAIT: Duration = Duration::from_millis(100);
 const MOST_ACK_WAIT: Duration = Duration::from_secs(86_400);
 /// Batches that are read while others are written must not use up what the server hands out.
 const MOST_UNACKNOWLEDGED: i64 = 10_000;
-/// Acknowledgements that are on their way at once.
-const MOST_ACKS: usize = 256;
+const ACK: &[u8] = b"+ACK";
 /// How long the server is asked to wait for messages, at a time.
 const WAIT: Duration = Duration::from_secs(1);
 /// A message comes again some time after its `ack_wait`.
@@ -265,20 +265,26 @@ impl Reader {
     }
 
     /// Acknowledges, and gives back what the server did not confirm.
+    ///
+    /// The server takes the acknowledgements of one connection in their order, so that it has taken all when it confirms the
+    /// last. Whatever happened if the connection was made anew meanwhile: nothing counts as confirmed then.
     async fn confirm(&self, deliveries: &Deliveries) -> Deliveries {
-        let Some(form) = &self.form else { return deliveries.clone() };
+        let (Some(form), Some((_, last))) = (&self.form, deliveries.last_key_value()) else {
+            return deliveries.clone();
+        };
         let client = self.link.context.client();
-        let named: Vec<(Delivery, String)> =
-            deliveries.values().map(|delivery| (*delivery, form.subject(delivery))).collect();
-        let requests = futures_util::stream::iter(named).map(|(delivery, subject)| {
-            let client = client.clone();
-            async move {
-                let asked = client.request(subject, Bytes::from_static(b"+ACK"));
-                let confirmed = matches!(within(LONGEST_ANSWER, asked).await, Some(Ok(_)));
-                (!confirmed).then_some((delivery.message, delivery))
+        let connections = || client.statistics().connects.load(Ordering::SeqCst);
+        let before = connections();
+        for delivery in deliveries.values().take(deliveries.len() - 1) {
+            if client.publish(form.subject(delivery), Bytes::from_static(ACK)).await.is_err() {
+                return deliveries.clone();
             }
-        });
-        requests.buffer_unordered(MOST_ACKS).filter_map(std::future::ready).collect().await
+        }
+        let asked = client.request(form.subject(last), Bytes::from_static(ACK));
+        match within(LONGEST_ANSWER, asked).await {
+            Some(Ok(_)) if connections() == before => Deliveries::new(),
+            _ => deliveries.clone(),
+        }
     }
 
     /// Tells the server now and then that what was delivered is worked on.

@@ -57,6 +57,13 @@ spelled! {
         FlowSkipped = "flow.skipped",
         FlowLate = "flow.late",
         FlowRecovered = "flow.recovered",
+        CheckWritten = "check.written",
+        CheckDeleted = "check.deleted",
+        CheckPaused = "check.paused",
+        CheckResumed = "check.resumed",
+        CheckLate = "check.late",
+        CheckDown = "check.down",
+        CheckUp = "check.up",
         GraphApplied = "graph.applied",
         QueuePaused = "queue.paused",
         QueueResumed = "queue.resumed",
@@ -157,7 +164,8 @@ mod tests {
              attempt.released attempt.fenced job.stale job.dead execution.started execution.changed \
              execution.node_failed execution.archived execution.unarchived schedule.written schedule.deleted \
              schedule.skipped schedule.late schedule.recovered flow.written flow.deleted flow.skipped flow.late \
-             flow.recovered graph.applied queue.paused queue.resumed pool.scaled pool.paused pool.resumed pool.restarting worker.restarting worker.draining \
+             flow.recovered check.written check.deleted check.paused check.resumed check.late check.down check.up \
+             graph.applied queue.paused queue.resumed pool.scaled pool.paused pool.resumed pool.restarting worker.restarting worker.draining \
              replica.joined replica.draining replica.dead replica.left"
         );
         assert_eq!(spelled.iter().collect::<BTreeSet<_>>().len(), spelled.len());

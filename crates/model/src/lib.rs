@@ -4,6 +4,7 @@
 //! the engine and the stores carry it out.
 
 pub mod attempt;
+pub mod check;
 pub mod enqueue;
 pub mod error;
 pub mod event;

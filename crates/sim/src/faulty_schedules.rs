@@ -10,6 +10,7 @@ use everbeat_store::{
     Deleted, DueSchedules, LeftOut, LookedAt, Memory, Put, PutSchedule, Result, ScheduleFilter, Scheduler, Schedules,
     StoredSchedule,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[async_trait]
@@ -48,6 +49,10 @@ impl Schedules for FaultyStore {
 
     async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
         self.call("schedules", move |store| async move { store.schedules(filter).await }).await
+    }
+
+    async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>> {
+        self.call("late_schedules", move |store| async move { store.late_schedules().await }).await
     }
 
     async fn due_schedules(&self, clock: &[ScheduleKind], limit: usize) -> Result<DueSchedules> {

@@ -12,6 +12,7 @@ mod deaths;
 mod env;
 mod executor;
 mod faults;
+mod faulty_checks;
 mod faulty_graphs;
 mod faulty_outputs;
 mod faulty_runs;

@@ -1,5 +1,6 @@
 //! From rows to the model. What cannot be read is a `Bug` that names the row; lists pass it over.
 
+use crate::cells::number;
 use crate::columns::VIOLATION_LIMIT;
 use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
@@ -10,6 +11,7 @@ use everbeat_model::{
     ScheduleId, Session, Standing, StoreTime, Token, Verdict, VerdictId,
 };
 use everbeat_store::{Error, Held, Result, Streamed, Violation, last_heartbeat};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -334,4 +336,12 @@ pub(crate) fn found_violations(
         .into_iter()
         .map(|(id, attempt)| violation("G1", id, format!("attempt {attempt} ended, yet an earlier one counts")));
     misplaced.chain(ownerless).chain(stranded).chain(ended_again).take(VIOLATION_LIMIT).collect()
+}
+
+/// How many there are of each word that is known here.
+pub(crate) fn counts<K: Ord>(
+    rows: impl Iterator<Item = (String, i64)>,
+    parse: fn(&str) -> Option<K>,
+) -> BTreeMap<K, u64> {
+    rows.filter_map(|(word, count)| Some((parse(&word)?, number(count)))).collect()
 }

@@ -9,6 +9,7 @@ pub mod sqlite;
 
 mod answers;
 mod cells;
+mod checks;
 mod columns;
 mod decode;
 mod encode;

@@ -18,6 +18,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { version: 6, name: "workers", sql: include_str!("migrations/sqlite/0006_workers.sql") },
     Migration { version: 7, name: "sessions", sql: include_str!("migrations/sqlite/0007_sessions.sql") },
     Migration { version: 8, name: "schedules", sql: include_str!("migrations/sqlite/0008_schedules.sql") },
+    Migration { version: 9, name: "checks", sql: include_str!("migrations/sqlite/0009_checks.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -29,6 +30,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { version: 6, name: "workers", sql: include_str!("migrations/postgres/0006_workers.sql") },
     Migration { version: 7, name: "sessions", sql: include_str!("migrations/postgres/0007_sessions.sql") },
     Migration { version: 8, name: "schedules", sql: include_str!("migrations/postgres/0008_schedules.sql") },
+    Migration { version: 9, name: "checks", sql: include_str!("migrations/postgres/0009_checks.sql") },
 ];
 
 /// What remains to be applied, given the versions and checksums found in the store.

@@ -54,7 +54,7 @@ async fn a_file_of_the_second_version_is_brought_up_to_date_with_what_runs_in_it
                 drop table output; drop table output_tally; drop table worker;
                 drop index run_schedule; alter table run drop column schedule_id; alter table run drop column due_at;
                 drop table schedule; drop table occurrence; drop table occurrence_left; drop table schedule_note;
-                drop table schedule_after;
+                drop table schedule_after; drop table checks; drop table ping;
                 delete from schema_version where version >= 3";
     file.execute_batch(back).expect("the second version");
     drop(file);

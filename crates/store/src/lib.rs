@@ -9,6 +9,8 @@ pub mod conformance;
 pub mod memory;
 
 mod audit;
+mod check_row;
+mod checks;
 mod error;
 mod events;
 mod executions;
@@ -27,6 +29,8 @@ mod wakes;
 mod workers;
 
 pub use audit::{Audit, Audits, Violation};
+pub use check_row::{CheckRow, CheckWritten, check_deleted};
+pub use checks::{CheckFilter, CheckPut, Checks, DueChecks, Expected, NewPing, Pinged, PutCheck};
 pub use error::{Cause, Class, Error, Obstacle};
 pub use events::{EventPage, Events, News, TRIM_LIMIT};
 pub use executions::{
@@ -61,6 +65,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Everything that a store does.
 pub trait Store:
     Runs
+    + Checks
     + Outputs
     + Graphs
     + Executions
@@ -84,6 +89,7 @@ pub trait Store:
 
 impl<T> Store for T where
     T: Runs
+        + Checks
         + Outputs
         + Graphs
         + Executions

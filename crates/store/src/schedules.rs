@@ -3,6 +3,7 @@ use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::schedule::{Decision, Left, Occurrence, Schedule, ScheduleKind, Situation, Wish};
 use everbeat_model::{Json, Run, RunId, ScheduleId, StoreTime};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ pub trait Schedules {
 
     /// By name.
     async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>>;
+
+    /// How many of each kind are late.
+    async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>>;
 
     /// Schedules to be looked at, longest due first, at most `limit`: those that are noted, those that are due by the
     /// clock if their kind is in `clock`, and those that may have become late.

@@ -60,6 +60,7 @@ pub(super) enum Role {
     Exclusive,
     Advance,
     Look,
+    Ping,
     Read,
     Slow,
     Hint,

@@ -10,6 +10,8 @@ mod arrays;
 mod audit;
 mod cancel;
 mod carry_out;
+mod check_write;
+mod checks;
 mod chunk;
 mod claim;
 mod enqueue;
@@ -72,6 +74,9 @@ const ADVANCE_CONNECTIONS: usize = 3;
 /// Transactions over schedules that one server has open at once. They are opened when they are needed.
 const LOOK_CONNECTIONS: usize = 3;
 
+/// Transactions over checks that one server has open at once. They are opened when they are needed.
+const PING_CONNECTIONS: usize = 2;
+
 pub struct Postgres {
     /// Renewals, joins and verdicts on replicas; nothing else may delay them.
     renew: Link,
@@ -87,6 +92,8 @@ pub struct Postgres {
     advance: Exclusive,
     /// Schedules: a look that waits for its group holds up no execution.
     look: Exclusive,
+    /// Checks: a flood of pings holds up nothing else.
+    pings: Exclusive,
     definitions: Definitions,
     reads: Vec<Link>,
     next_read: AtomicUsize,
@@ -112,6 +119,7 @@ impl Postgres {
             exclusive: Exclusive::new(Role::Exclusive, 1, target.clone()),
             advance: Exclusive::new(Role::Advance, ADVANCE_CONNECTIONS, target.clone()),
             look: Exclusive::new(Role::Look, LOOK_CONNECTIONS, target.clone()),
+            pings: Exclusive::new(Role::Ping, PING_CONNECTIONS, target.clone()),
             definitions: Definitions::default(),
             reads: (0..options.read_connections.max(1)).map(|_| link(Role::Read)).collect(),
             next_read: AtomicUsize::new(0),

@@ -1,7 +1,7 @@
 //! Schedules and flows, as they are asked for and read.
 
 use super::{Postgres, schedule_due, schedule_look, schedule_read, schedule_write};
-use crate::decode::readable;
+use crate::decode::{counts, readable};
 use crate::encode::limit;
 use crate::schedules::{OccurrenceCells, left_out};
 use async_trait::async_trait;
@@ -11,7 +11,10 @@ use everbeat_store::{
     Deleted, DueSchedules, LeftOut, LookedAt, Put, PutSchedule, Result, ScheduleFilter, Scheduler, Schedules,
     StoredSchedule,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+const LATE: &str = "select s.kind, count(*) from schedule s where s.late_since is not null group by s.kind";
 
 const WAITING: &str = "\
     select o.run_id, o.due_at, o.due_by, o.wish from occurrence o where o.schedule_id = $1 and not o.begun \
@@ -56,6 +59,11 @@ impl Schedules for Postgres {
 
     async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
         schedule_read::list(self.read(), &filter).await
+    }
+
+    async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>> {
+        let rows = self.read().query(LATE, &[]).await?;
+        Ok(counts(rows.iter().map(|row| (row.get(0), row.get(1))), ScheduleKind::parse))
     }
 
     async fn due_schedules(&self, clock: &[ScheduleKind], limit: usize) -> Result<DueSchedules> {

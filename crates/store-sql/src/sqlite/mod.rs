@@ -8,6 +8,7 @@ mod analytics;
 mod audit;
 mod cancel;
 mod carry_out;
+mod checks;
 mod claim;
 mod disk;
 mod enqueue;

@@ -4,7 +4,7 @@ use super::fault::Outcome;
 use super::writer::Tx;
 use super::{Sqlite, runs, schedule_due, schedule_look, schedule_notes};
 use crate::cells::stored as whole;
-use crate::decode::readable;
+use crate::decode::{counts, readable};
 use crate::encode::limit;
 use crate::schedules::{SCHEDULE_COLUMNS, ScheduleCells, left_out, stored, stored_fed_by};
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use everbeat_store::{
     Schedules, StoredSchedule, Written, schedule_deleted, schedule_written,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -46,6 +47,19 @@ impl Schedules for Sqlite {
 
     async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
         self.readers.read(move |connection| list(connection, &filter)).await
+    }
+
+    async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>> {
+        self.readers
+            .read(|connection| {
+                let mut select = connection.prepare_cached(
+                    "select kind, count(*) from schedule indexed by schedule_late where late_since is not null group by kind",
+                )?;
+                let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let rows = found.collect::<rusqlite::Result<Vec<_>>>()?;
+                Ok(counts(rows.into_iter(), ScheduleKind::parse))
+            })
+            .await
     }
 
     async fn due_schedules(&self, clock: &[ScheduleKind], limit: usize) -> Result<DueSchedules> {

@@ -14,6 +14,7 @@ mod adoption;
 mod audit;
 mod build;
 mod cancel;
+mod checks;
 mod claim;
 mod clock;
 mod enqueue;
@@ -489,6 +490,18 @@ macro_rules! conformance {
                 a_run_that_was_forgotten_is_over
                 an_end_whose_note_was_lost_is_found
                 an_end_at_the_moment_of_a_look_is_never_missed
+            }
+            checks {
+                a_check_reads_back_as_it_was_written
+                a_check_is_written_only_over_what_is_expected
+                checks_are_listed_by_name_and_state
+                the_first_ping_of_a_name_makes_its_check
+                the_newest_pings_are_kept_with_what_they_said
+                a_check_that_is_not_pinged_is_late_then_down_and_each_is_told_once
+                the_longest_due_checks_come_first_and_no_more_than_asked_for
+                a_failure_from_many_sides_at_once_is_told_once
+                a_paused_check_is_not_due_and_is_counted_anew_when_resumed
+                no_more_checks_are_made_than_there_may_be
             }
             sweeps {
                 a_sweep_is_due_once_per_interval

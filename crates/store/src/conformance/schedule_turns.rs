@@ -5,6 +5,7 @@ use everbeat_model::event::EventKind;
 use everbeat_model::schedule::{DueBy, ScheduleKind, WhyLeft, Wish};
 use everbeat_model::{RunId, ScheduleId, StoreTime};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Every second, with these words on overlaps and on what was missed.
@@ -212,10 +213,12 @@ pub(super) async fn what_is_not_over_in_time_is_late_until_it_is(t: &Fixture) {
     t.glance(id).await;
     let since = due.plus(Duration::from_secs(2));
     assert_eq!(t.of_name("s").await.late_since, Some(since));
+    assert_eq!(t.late_schedules().await.expect("late"), BTreeMap::from([(ScheduleKind::Schedule, 1)]));
     assert_eq!(t.due_ids().await, [], "that is said once");
     t.succeed(run).await;
     t.settle_down().await;
     assert_eq!(t.of_name("s").await.late_since, None);
+    assert_eq!(t.late_schedules().await.expect("late"), BTreeMap::new());
     let events = t.events(0, 100).await.expect("events").events;
     let told = |kind: EventKind| {
         let found: Vec<_> = events.iter().filter(|event| event.kind == kind.as_str()).collect();

@@ -1,6 +1,7 @@
 //! The in-memory store: the contract in executable form. The SQL stores must answer as it does.
 
 mod cancel;
+mod checks;
 mod claim;
 mod enqueue;
 mod executions;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::schedule::{Decision, DueBy, Occurrence, OccurrenceState, Others, ScheduleKind, Situation, Wish};
 use everbeat_model::{RunId, ScheduleId, StoreTime};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 #[async_trait]
@@ -89,6 +89,14 @@ impl Schedules for Memory {
             .collect();
         found.sort();
         Ok(found.into_iter().take(filter.limit).map(|(_, _, id)| state.stored_schedule(id)).collect())
+    }
+
+    async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>> {
+        let mut late = BTreeMap::new();
+        for row in self.lock().schedules.values().filter(|row| row.late_since.is_some()) {
+            *late.entry(row.schedule.kind).or_default() += 1;
+        }
+        Ok(late)
     }
 
     async fn due_schedules(&self, clock: &[ScheduleKind], limit: usize) -> Result<DueSchedules> {

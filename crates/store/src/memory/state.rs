@@ -1,5 +1,6 @@
 use super::outputs::OutputRow;
-use crate::{Definition, LeftOut, Remembered, ScheduleRow, WorkerRow, last_heartbeat};
+use crate::{CheckRow, Definition, LeftOut, Remembered, ScheduleRow, WorkerRow, last_heartbeat};
+use everbeat_model::check::Ping;
 use everbeat_model::graph::{Course, Execution};
 use everbeat_model::run::Spec;
 use everbeat_model::schedule::Occurrence;
@@ -50,6 +51,9 @@ pub struct State {
     pub occurrences: BTreeMap<RunId, (ScheduleId, Occurrence)>,
     /// Schedules that should be looked at at once.
     pub schedule_notes: BTreeSet<ScheduleId>,
+    pub checks: BTreeMap<String, CheckRow>,
+    /// The newest pings of each check, the newest last.
+    pub pings: BTreeMap<String, Vec<Ping>>,
     /// Rises with every change.
     pub version: u64,
 }

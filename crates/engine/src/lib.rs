@@ -5,6 +5,7 @@
 
 mod attempts;
 mod batch;
+mod checks;
 mod engine;
 mod env;
 mod error;
@@ -22,6 +23,7 @@ pub use attempts::{
     Beat, Beats, Capacity, Conclusion, Ctx, Failure, Handler, Hindrance, Line, Offer, Parting, Performer, Post, Stop,
     Tasks, Terms, Work, builtin,
 };
+pub use checks::WriteCheck;
 pub use engine::{Engine, Host};
 pub use env::{Env, Task, within};
 pub use error::Error;

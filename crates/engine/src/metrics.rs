@@ -2,6 +2,7 @@
 //! types them. A test compares it with the source.
 
 use crate::figures::Watched;
+use everbeat_model::check::PingKind;
 use everbeat_model::verdict::Judgement;
 use everbeat_model::{Outcome, Reason};
 use metrics::{Label, Unit};
@@ -68,6 +69,7 @@ use Series::{Each, One, Read, Rows};
 /// In alphabetical order. Counters end in `_total`; units are seconds and bytes, and stand in the name.
 pub const FAMILIES: &[Family] = &[
     counter("everbeat_attempts_total", "Attempts that ended", Each("outcome", outcomes)),
+    gauge("everbeat_checks", "Checks, by how they stand", Read(&["state"])),
     seconds(
         "everbeat_detection_seconds",
         LONG,
@@ -125,6 +127,7 @@ pub const FAMILIES: &[Family] = &[
         help: "What attempts have streamed and the store does not hold yet",
         series: One,
     },
+    counter("everbeat_pings_total", "Pings of checks that this replica took", Each("kind", pings)),
     gauge("everbeat_queues_paused", "Queues from which nothing is claimed", Read(&[])),
     Family {
         name: "everbeat_ready_age_seconds",
@@ -150,6 +153,7 @@ pub const FAMILIES: &[Family] = &[
     gauge("everbeat_runs", "Unfinished runs", Read(&["queue", "state"])),
     counter("everbeat_runs_claimed_total", "Runs that this replica took", One),
     counter("everbeat_runs_enqueued_total", "Runs that were accepted here", One),
+    gauge("everbeat_schedules_late", "Schedules and flows that are late by their late_after", Read(&["kind"])),
     gauge("everbeat_sessions", "Sessions that the workers of this replica hold", Read(&["pool"])),
     gauge("everbeat_slots", "Runs that this replica performs at most", Read(&[])),
     gauge("everbeat_slots_taken", "Runs that hold a slot here", Read(&[])),
@@ -209,6 +213,11 @@ fn exits() -> Vec<&'static str> {
     use Reason::*;
     let judged = [WorkerHung, WorkerStopped, WorkerOutOfMemory, WorkerUnresponsive, WorkerNotReady];
     judged.iter().map(|reason| reason.as_str()).chain(["clean", "nonzero", "signal", "unknown"]).collect()
+}
+
+/// What pings say.
+fn pings() -> Vec<&'static str> {
+    PingKind::ALL.iter().map(|kind| kind.as_str()).collect()
 }
 
 /// What becomes of a due time.

@@ -1,5 +1,7 @@
-//! Looks at schedules that are due: by the clock, because a run of theirs ended, because they may be late.
+//! Looks at schedules that are due: by the clock, because a run of theirs ended, because they may be late. Then at checks
+//! that may be late or down.
 
+use crate::checks;
 use crate::engine::{Core, StoreClock};
 use crate::env::Env;
 use crate::replica::{Life, Phase};
@@ -24,13 +26,13 @@ pub(crate) async fn run(life: Arc<Life>) {
         if matches!(life.phase(), Phase::Fenced | Phase::Left) {
             return;
         }
-        let next_in = match round(&life).await {
-            Ok(next_in) => next_in,
-            Err(error) => {
-                tracing::debug!(%error, "cannot look at due schedules");
-                Some(PAUSE)
-            }
+        let told = |error: StoreError| {
+            tracing::debug!(%error, "cannot look at what is due");
+            Some(PAUSE)
         };
+        let schedules = round(&life).await.unwrap_or_else(told);
+        let checks = checks::look::round(&life).await.unwrap_or_else(told);
+        let next_in = schedules.into_iter().chain(checks).min();
         let longest = core.settings.tick_interval;
         let look_again = core.env.sleep(next_in.map_or(longest, |next| next.min(longest)));
         tokio::select! {

@@ -31,7 +31,7 @@ pub(crate) async fn admit(State((app, needs)): State<(App, Arc<Needs>)>, request
         .and_then(|()| check_rate(&app, client))
         .and_then(|()| app.guard.check_origin(request.uri(), request.headers()))
         .and_then(|()| app.guard.check_token(shown(request.headers(), needed), needed, client, || asked(&request)))
-        .and_then(|()| app.guard.check_method(request.method()));
+        .and_then(|()| app.guard.check_method(request.method(), needed));
     match admitted {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -147,8 +147,9 @@ impl Guard {
         Err(Problem::new(Kind::WrongScope, format!("{asked} needs the scope {needed:?}"), hint))
     }
 
-    fn check_method(&self, method: &Method) -> Result<()> {
-        if self.read_only && !looks_only(method) {
+    /// What needs the scope of heartbeats writes, also where it is asked for by GET.
+    fn check_method(&self, method: &Method, needed: Scope) -> Result<()> {
+        if self.read_only && (!looks_only(method) || needed == Scope::Heartbeat) {
             let detail = format!("the server is read-only and refuses {method}");
             return Err(Problem::new(Kind::ReadOnly, detail, "unset server.read_only, or ask another replica"));
         }

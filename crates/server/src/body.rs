@@ -34,6 +34,41 @@ pub(crate) async fn receive(request: Request, limit: usize) -> Result<Request> {
     Ok(Request::from_parts(parts, Body::empty()))
 }
 
+/// Receives the beginning of a body of any content type, and throws the rest away, up to several limits: what comes with
+/// a ping is only kept to be read.
+pub(crate) async fn receive_beginning(request: Request, kept: usize, limit: usize) -> Result<Request> {
+    if request.body().is_end_stream() {
+        return Ok(request);
+    }
+    let (mut parts, mut body) = request.into_parts();
+    let (mut collected, mut total) = (Vec::new(), 0_usize);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(unreadable)?.into_data() else { continue };
+        collected.extend_from_slice(&data[..data.len().min(kept.saturating_sub(collected.len()))]);
+        total = total.saturating_add(data.len());
+        if total > limit.saturating_mul(DISCARDED_LIMITS) {
+            break;
+        }
+    }
+    parts.extensions.insert(Received(collected.into()));
+    Ok(Request::from_parts(parts, Body::empty()))
+}
+
+/// The body as it came.
+pub(crate) struct RawBody(pub(crate) Bytes);
+
+impl<S: Send + Sync> FromRequestParts<S> for RawBody {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<RawBody> {
+        Ok(RawBody(parts.extensions.get::<Received>().map(|received| received.0.clone()).unwrap_or_default()))
+    }
+}
+
+fn unreadable(error: axum::Error) -> Problem {
+    Problem::new(Kind::MalformedRequest, format!("the body broke off: {error}"), "send the whole body")
+}
+
 /// Anything else could be sent by a web page without asking first.
 fn check_type(headers: &HeaderMap) -> Result<()> {
     let given = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
@@ -65,9 +100,6 @@ async fn collect(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<By
     }
     let (mut collected, mut total) = (Vec::with_capacity(declared.unwrap_or(0).min(limit)), 0_usize);
     while let Some(frame) = body.frame().await {
-        let unreadable = |error: axum::Error| {
-            Problem::new(Kind::MalformedRequest, format!("the body broke off: {error}"), "send the whole body")
-        };
         let Ok(data) = frame.map_err(unreadable)?.into_data() else { continue };
         total = total.saturating_add(data.len());
         if total <= limit {

@@ -2,7 +2,9 @@
 
 use crate::app::App;
 use crate::body;
+use crate::pings;
 use crate::problem::{Kind, Problem};
+use crate::routes::takes_any_body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -44,7 +46,13 @@ pub(crate) async fn bound(State(app): State<App>, request: Request, next: Next) 
     let env = app.engine.env().clone();
     let limit = app.config.request_timeout;
     let waits = request.uri().query().is_some_and(|query| query.contains("wait="));
-    let request = match within(&*env, limit, body::receive(request, app.config.body_limit)).await {
+    let receive = async {
+        match takes_any_body(&request) {
+            true => body::receive_beginning(request, pings::READ, app.config.body_limit).await,
+            false => body::receive(request, app.config.body_limit).await,
+        }
+    };
+    let request = match within(&*env, limit, receive).await {
         Some(Ok(request)) => request,
         Some(Err(problem)) => return problem.into_response(),
         None => {

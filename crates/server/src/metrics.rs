@@ -10,8 +10,10 @@ use everbeat_engine::Engine;
 use everbeat_engine::metrics::{FAMILIES, Kind, describe, family};
 use everbeat_engine::pools::WorkerView;
 use everbeat_model::Replica;
+use everbeat_model::check::CheckState;
 use everbeat_model::queue::Queue;
 use everbeat_model::replica::ReplicaState;
+use everbeat_model::schedule::ScheduleKind;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -93,6 +95,18 @@ async fn now(app: &App, text: &mut String) {
     show(text, "everbeat_worker_restarts_total", restarts(engine));
     show(text, "everbeat_workers", workers(engine));
     show(text, "everbeat_sessions", sessions(engine));
+    let checks = engine.store().count_checks().await.ok();
+    let count = |state: CheckState, checks: &BTreeMap<CheckState, u64>| {
+        (format!("state=\"{state}\""), checks.get(&state).copied().unwrap_or(0))
+    };
+    let checks = checks.map(|checks| CheckState::ALL.iter().map(move |state| count(*state, &checks)));
+    show(text, "everbeat_checks", checks.into_iter().flatten());
+    let late = engine.store().late_schedules().await.ok();
+    let late = late.map(|late| {
+        let count = move |kind: &ScheduleKind| (format!("kind=\"{kind}\""), late.get(kind).copied().unwrap_or(0));
+        ScheduleKind::ALL.iter().map(count)
+    });
+    show(text, "everbeat_schedules_late", late.into_iter().flatten());
     let (queues, replicas) = (engine.store().queues().await, engine.store().replicas().await);
     let up = usize::from(queues.is_ok() && replicas.is_ok());
     show(text, "everbeat_store_up", [(String::new(), up)]);

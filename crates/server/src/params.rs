@@ -172,6 +172,22 @@ impl<S: Send + Sync> FromRequestParts<S> for OfPool {
     }
 }
 
+/// The two variable segments of a path that says something of the job of a check.
+pub(crate) struct OfCheck {
+    pub(crate) name: String,
+    pub(crate) signal: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OfCheck {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfCheck> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await.map_err(unreadable)?;
+        let Path((name, signal)) = path;
+        Ok(OfCheck { name: Segment(name).name("name")?, signal })
+    }
+}
+
 fn unreadable(error: PathRejection) -> Problem {
     Problem::new(Kind::MalformedRequest, error.to_string(), "write the path in percent-encoded UTF-8")
 }

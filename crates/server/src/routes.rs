@@ -4,8 +4,8 @@ use crate::Scope::{self, Admin, Heartbeat, Metrics, Read, Submit};
 use crate::app::App;
 use crate::auth::looks_only;
 use crate::{
-    events, executions, flows, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi, outputs,
-    pools, queues,
+    checks, events, executions, flows, graphs, health, home, ids, invariants, jobs, logs, metrics, nodes, openapi,
+    outputs, pings, pools, queues,
 };
 use crate::{recovery, replicas, runs, schedules, sentinels, sessions, submit, tasks, values, verdicts, workers};
 use axum::Router;
@@ -93,6 +93,18 @@ impl Routes {
             .guarded(Read, routes!(flows::list_flow_runs))
             .guarded(Read, routes!(flows::next_of_flow))
             .guarded(Heartbeat, routes!(flows::heartbeat))
+            // Checks: whoever may ping can make one, and cannot change what is expected.
+            .guarded(Read, routes!(checks::list_checks))
+            .guarded(Read, routes!(checks::get_check))
+            .guarded(Read, routes!(pings::list_pings))
+            .guarded(Submit, routes!(checks::put_check))
+            .guarded(Submit, routes!(checks::delete_check))
+            .guarded(Submit, routes!(checks::pause_check))
+            .guarded(Submit, routes!(checks::resume_check))
+            .guarded(Heartbeat, routes!(pings::ping))
+            .guarded(Heartbeat, routes!(pings::get_ping))
+            .guarded(Heartbeat, routes!(pings::signal))
+            .guarded(Heartbeat, routes!(pings::get_signal))
             // What everybody shares.
             .guarded(Read, routes!(queues::list_queues))
             .guarded(Admin, routes!(queues::pause_queue))
@@ -207,6 +219,11 @@ impl Needs {
     }
 }
 
+/// Whether a request may bring a body of any content type: that of a ping is only kept to be read.
+pub(crate) fn takes_any_body(request: &Request) -> bool {
+    is_under(route_of(request), "/ping")
+}
+
 /// The path of the route that answers a request, as it is declared above, wherever this API is nested.
 fn route_of(request: &Request) -> &str {
     let matched = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
@@ -221,7 +238,7 @@ fn unrouted(method: &Method, path: &str) -> Need {
         Admin
     } else if looks_only(method) && path == "/metrics" {
         Metrics
-    } else if path == "/dataflow/heartbeat" {
+    } else if path == "/dataflow/heartbeat" || is_under(path, "/ping") {
         Heartbeat
     } else if looks_only(method) {
         Read
@@ -233,8 +250,8 @@ fn unrouted(method: &Method, path: &str) -> Need {
 }
 
 /// What may be made and acted on by whoever submits.
-const SUBMITTED: [&str; 5] =
-    ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions", "/api/v1/schedules"];
+const SUBMITTED: [&str; 6] =
+    ["/api/v1/runs", "/api/v1/jobs", "/api/v1/graphs", "/api/v1/executions", "/api/v1/schedules", "/api/v1/checks"];
 
 fn is_under(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -2,6 +2,7 @@
 
 use everbeat_engine::pools::{PoolView, WorkerView};
 use everbeat_engine::{CheckName, CheckStatus, Findable, HeartbeatStatus, Lock, Stream};
+use everbeat_model::check::{CheckState, PingKind, WhyDown};
 use everbeat_model::graph::{NodeKind, ViewState};
 use everbeat_model::output::OutputKind;
 use everbeat_model::replica::ReplicaState;
@@ -61,6 +62,9 @@ words!(OverlapName, Overlap::ALL.iter().map(|word| word.as_str()).collect());
 words!(CatchUpName, CatchUp::ALL.iter().map(|word| word.as_str()).collect());
 words!(FlowRunStatusName, crate::flow_runs::STATUSES.to_vec());
 words!(PromiseName, crate::flows::PROMISES.to_vec());
+words!(CheckStateName, CheckState::ALL.iter().map(|word| word.as_str()).collect());
+words!(WhyDownName, WhyDown::ALL.iter().map(|word| word.as_str()).collect());
+words!(PingKindName, PingKind::ALL.iter().map(|word| word.as_str()).collect());
 words!(CleanOutcome, vec!["removed", "would-remove", "left-alone"]);
 
 fn text(pattern: &str) -> ObjectBuilder {

@@ -1,6 +1,7 @@
 //! The API over the in-memory store, in this process.
 
 mod auth;
+mod checks;
 mod common;
 mod events;
 mod executions;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// What callers rely on.
-const CONTRACT: [(&str, &str); 75] = [
+const CONTRACT: [(&str, &str); 85] = [
     ("get", "/"),
     ("get", "/livez"),
     ("get", "/readyz"),
@@ -48,6 +48,16 @@ const CONTRACT: [(&str, &str); 75] = [
     ("post", "/api/v1/executions/{id}/unarchive"),
     ("post", "/api/v1/executions/{id}/nodes/{node}/retry"),
     ("post", "/api/v1/executions/{id}/nodes/{node}/abandon"),
+    ("get", "/ping/{name}"),
+    ("post", "/ping/{name}"),
+    ("get", "/ping/{name}/{signal}"),
+    ("post", "/ping/{name}/{signal}"),
+    ("get", "/api/v1/checks"),
+    ("get", "/api/v1/checks/{name}"),
+    ("put", "/api/v1/checks/{name}"),
+    ("delete", "/api/v1/checks/{name}"),
+    ("get", "/api/v1/checks/{name}/pings"),
+    ("post", "/dataflow/heartbeat"),
     ("get", "/api/v1/ids"),
     ("get", "/api/v1/queues"),
     ("post", "/api/v1/queues/{name}/pause"),
@@ -126,6 +136,7 @@ async fn every_documented_path_exists_and_knows_its_methods() {
             .replace("{id}", "00000000-0000-0000-0000-000000000007")
             .replace("{jobId}", "00000000-0000-0000-0000-000000000007")
             .replace("{name}", "default")
+            .replace("{signal}", "start")
             .replace("{node}", "a");
         let answer = server.send(request(&method.to_uppercase(), &concrete, &[], Body::empty())).await;
         assert_ne!(answer.status, 405, "{method} {path}");

@@ -1,11 +1,13 @@
 //! The command line: every command, and what concerns all of them. It is long, and one list: the help is this list.
 
+mod check;
 mod execution;
 mod job;
 mod ls;
 mod pool;
 mod schedule;
 
+pub(crate) use check::{CheckAction, CheckFilterArgs, CheckPutArgs, PingArgs};
 pub(crate) use execution::{Assignment, ExecutionAction, GraphAction, WaitFor};
 pub(crate) use job::{BeatArgs, BeatStatus, LogsArgs, RecoveryAction, RunArgs, Stream};
 pub(crate) use ls::{Ls, PageArgs};
@@ -252,6 +254,22 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ScheduleAction,
     },
+    /// Watch jobs outside by their pings: say what is expected, look at how they stand
+    #[command(after_help = "Examples:\n  \
+        everbeat check put backup --period 1d --grace 2h\n  \
+        everbeat check apply checks/*.toml; everbeat check diff checks/*.toml\n  \
+        everbeat check ls --state down; everbeat check pings backup\n\n\
+        Jobs ping with `everbeat ping NAME`, or by asking for URL/ping/NAME.")]
+    Check {
+        #[command(subcommand)]
+        action: CheckAction,
+    },
+    /// From a job outside: say that it succeeded, or what else became of it
+    #[command(after_help = "Examples, in a crontab:\n  \
+        30 2 * * * backup.sh && everbeat --quiet ping backup\n  \
+        30 2 * * * everbeat -q ping backup --start; backup.sh; everbeat -q ping backup --exit $?\n\n\
+        The first ping of a name makes its check: one success a day, with an hour of grace.")]
+    Ping(PingArgs),
     /// Have every flow that is due looked at, as an outside scheduler does
     #[command(after_help = "Example, in a crontab, where the server has flows.ticker = false:\n  \
         * * * * * everbeat --quiet heartbeat")]

@@ -103,6 +103,13 @@ impl Client {
         self.send(self.agent.post(self.url(path, &[])), body, headers)
     }
 
+    /// Sends text as it is.
+    pub(crate) fn post_text(&self, path: &str, text: Option<&str>) -> Result<Answer, Trouble> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return self.post(path, None, &[]) };
+        let request = self.agent.post(self.url(path, &[])).config().timeout_global(Some(PATIENCE)).build();
+        self.answer(self.authorised(request).content_type("text/plain; charset=utf-8").send(text))
+    }
+
     pub(crate) fn put(&self, path: &str, body: &str) -> Result<Answer, Trouble> {
         self.send(self.agent.put(self.url(path, &[])), Some(body), &[])
     }

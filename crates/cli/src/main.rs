@@ -99,6 +99,8 @@ fn perform(args: Args) -> Result<u8, Failure> {
         Command::Execution { action } => commands::execution::act(&to()?, action),
         Command::Flow { action } => commands::flow::act(&to()?, action),
         Command::Schedule { action } => commands::schedule::act(&to()?, action),
+        Command::Check { action } => commands::check::act(&to()?, action),
+        Command::Ping(said) => commands::check::ping(&to()?, &said),
         Command::Heartbeat => commands::flow::heartbeat(&to()?),
         Command::Replica { action } => commands::replica::act(&to()?, action),
         Command::Pool { action } => commands::pool::act(&to()?, action),

@@ -119,13 +119,13 @@ pub(crate) fn state(name: &str) -> Cell {
 fn look(name: &str) -> (char, char, Color) {
     match name {
         "running" | "in_progress" | "alive" | "active" | "computing" | "busy" => ('●', '*', Color::Cyan),
-        "ready" | "pending" | "waiting" | "not_set" | "scheduled" | "starting" => ('◌', 'o', Color::Blue),
-        "success" | "succeeded" | "set" | "computed" | "fresh" => ('✓', '+', Color::Green),
+        "ready" | "pending" | "waiting" | "not_set" | "scheduled" | "starting" | "new" => ('◌', 'o', Color::Blue),
+        "success" | "succeeded" | "set" | "computed" | "fresh" | "up" => ('✓', '+', Color::Green),
         "failed" => ('!', '!', Color::Red),
-        "lost" | "dead" | "hung" => ('✕', 'x', Color::Red),
+        "lost" | "dead" | "hung" | "down" => ('✕', 'x', Color::Red),
         "suspect" | "stale" | "draining" | "paused" | "degraded" | "stopped" | "starved" | "cut_off" | "ending"
         | "stopping" => ('◐', '%', Color::Yellow),
-        "timed_out" | "stalled" => ('◇', '^', Color::Yellow),
+        "timed_out" | "stalled" | "late" => ('◇', '^', Color::Yellow),
         "released" => ('↷', '>', Color::Yellow),
         "cancelled" | "left" | "fenced" => ('⊘', '-', Color::DarkGrey),
         _ => ('?', '?', Color::Reset),

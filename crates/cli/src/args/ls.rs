@@ -1,5 +1,6 @@
 //! What can be listed, and how much of it.
 
+use super::CheckFilterArgs;
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
@@ -69,6 +70,12 @@ pub(crate) enum Ls {
     Schedules {
         #[command(flatten)]
         page: PageArgs,
+    },
+    /// Checks by name, with how they stand
+    #[command(alias = "check")]
+    Checks {
+        #[command(flatten)]
+        which: CheckFilterArgs,
     },
     /// Replicas, newest first
     #[command(alias = "replica")]

@@ -1,6 +1,6 @@
 use super::find::{SUBJECTS, WORK};
 use super::show::{exit_of, tries};
-use super::{To, pool, schedule, worker};
+use super::{To, check, pool, schedule, worker};
 use crate::args::{Ls, PageArgs};
 use crate::client::Trouble;
 use crate::exit::{self, Failure};
@@ -43,6 +43,7 @@ pub(crate) fn list(to: &To, what: Ls) -> Result<u8, Failure> {
         }
         Ls::Flows { page } => print(to, "/api/v1/flows", Vec::new(), &page, &schedule::HEADERS, schedule::row),
         Ls::Schedules { page } => print(to, "/api/v1/schedules", Vec::new(), &page, &schedule::HEADERS, schedule::row),
+        Ls::Checks { which } => check::ls(to, which),
         Ls::Replicas { state, page } => {
             let headers = ["ID", "HOST", "VERSION", "STATE", "RUNNING", "BEAT", "STARTED"];
             print(to, "/api/v1/replicas", filter(vec![("state", state)]), &page, &headers, replica)
@@ -240,6 +241,8 @@ fn none(path: &str, filtered: bool) -> String {
         "executions" => "start one with `everbeat execution start GRAPH`, or try --archived",
         "flows" => "write one with `everbeat flow apply FILE`",
         "schedules" => "write one with `everbeat schedule put NAME --task TASK --every 15m`",
+        "checks" => "ping one with `everbeat ping NAME`, or write one with `everbeat check put NAME --period 1d`",
+        "pings" => "ping with `everbeat ping NAME`",
         "pools" => "name one in everbeat.toml: [[pool]]",
         "workers" => "a pool starts them, or they dial server.worker_listen",
         "sessions" => "a run begins one: `everbeat submit TASK --session KEY`",

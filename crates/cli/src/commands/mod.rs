@@ -2,10 +2,12 @@
 
 pub(crate) mod beat;
 pub(crate) mod bulk;
+pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod execution;
 pub(crate) mod explain;
+mod files;
 pub(crate) mod find;
 pub(crate) mod flow;
 pub(crate) mod graph;

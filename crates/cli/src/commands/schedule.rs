@@ -7,7 +7,7 @@ use crate::args::{PutArgs, ScheduleAction, ScheduleVerb};
 use crate::client::escape;
 use crate::clock::Patience;
 use crate::exit::{self, Failure};
-use crate::output::{age, fields, moment, plain, rough, state, table};
+use crate::output::{age, fields, moment, plain, rough, state};
 use comfy_table::Cell;
 use everbeat_model::Invalid;
 use serde_json::{Map, Value, json};
@@ -246,9 +246,4 @@ fn run_row(run: &Value) -> Vec<Cell> {
         count("rejected"),
         Cell::new(plain(&run["error_message"])),
     ]
-}
-
-/// Shows rows of differences.
-pub(super) fn differences(rows: Vec<Vec<Cell>>) -> String {
-    table(&["FLOW", "FIELD", "SERVER", "FILE"], rows)
 }

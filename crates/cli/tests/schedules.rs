@@ -153,3 +153,31 @@ fn flows_are_written_from_files_compared_and_asked_for() {
     assert_eq!(code(&gone), 3);
     assert!(stderr(&gone).contains("everbeat ls flows"), "{}", stderr(&gone));
 }
+
+#[test]
+fn a_flood_of_heartbeats_is_answered_and_holds_up_no_renewal() {
+    const CLIENTS: usize = 50;
+    const CALLS: usize = 100;
+    let server = Server::start(quick());
+    let replica = server.replica_id();
+    for number in 0..50 {
+        let flow = json!({ "run_interval": 1, "overlap": "allow", "configuration": { "task": "noop" } });
+        put(&server, &format!("/api/v1/flows/flow-{number}"), &flow);
+    }
+    let refused: Vec<(u16, Value)> = std::thread::scope(|scope| {
+        let call = || (0..CALLS).map(|_| server.post("/dataflow/heartbeat", &json!({})));
+        let other = |answer: &(u16, Value)| answer.0 != 200 || answer.1["status"] != "Heartbeat processed";
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|_| scope.spawn(move || call().filter(other).collect::<Vec<_>>())).collect();
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+    });
+    assert!(refused.is_empty(), "{} of {}: {:?}", refused.len(), CLIENTS * CALLS, refused.first());
+    let figures = server.get("/metrics");
+    let figures = figures.as_str().expect("text");
+    assert!(figures.contains("\neverbeat_renewal_failures_total 0\n"), "{figures}");
+    assert_eq!(server.replica_id(), replica, "nobody has judged it");
+    assert_eq!(items(&server, "/api/v1/verdicts"), Vec::<Value>::new());
+    let log = server.log();
+    assert!(!log.contains("cannot renew") && !log.contains("withholding"), "{log}");
+    assert!(!items(&server, "/api/v1/flows/flow-7/runs").is_empty());
+}

@@ -336,7 +336,7 @@ pub(crate) async fn list(app: &App, params: Params, kind: ScheduleKind) -> Resul
     let limit = limit(&params, FEW)?;
     let filter = ScheduleFilter { kind: Some(kind), after: text_cursor(&params)?, limit: limit + 1 };
     let views = app.engine.schedules(filter).await?;
-    Ok(Page::cut(views, limit, |view| view.stored.schedule.name.clone()))
+    Ok(Page::of_part(views, limit, |view| view.stored.schedule.name.clone()))
 }
 
 /// One schedule.

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use everbeat_model::ScheduleId;
 use everbeat_model::schedule::{Occurrence, ScheduleKind, Wish};
 use everbeat_store::{
-    Deleted, DueSchedules, LeftOut, LookedAt, Memory, Put, PutSchedule, Result, ScheduleFilter, Scheduler, Schedules,
-    StoredSchedule,
+    Deleted, DueSchedules, LeftOut, LookedAt, Memory, Part, Put, PutSchedule, Result, ScheduleFilter, Scheduler,
+    Schedules, StoredSchedule,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Schedules for FaultyStore {
         self.call("schedule", move |store| async move { store.schedule(kind, &name).await }).await
     }
 
-    async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
+    async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<StoredSchedule>> {
         self.call("schedules", move |store| async move { store.schedules(filter).await }).await
     }
 

@@ -198,7 +198,7 @@ impl World {
 async fn stop(shared: &Arc<Shared>, engine: &Engine) -> Result<(), Error> {
     was_heard(shared, engine.heartbeat().await?);
     let filter = ScheduleFilter { kind: None, after: None, limit: 1000 };
-    for view in engine.schedules(filter).await? {
+    for view in engine.schedules(filter).await?.items {
         let stored = view.stored;
         let mut schedule = Schedule::clone(&stored.schedule);
         if stored.waiting > MOST_LEFT_WAITING {

@@ -34,6 +34,11 @@ pub(crate) struct ScheduleCells {
 }
 
 impl ScheduleCells {
+    /// The bytes of the schedule, as [`StoredSchedule::bytes`] counts them, but for its last run.
+    pub(crate) fn bytes(&self) -> usize {
+        self.definition.len() + self.cursor.as_ref().map_or(0, String::len)
+    }
+
     pub(crate) fn read(self) -> Result<(ScheduleId, ScheduleRow)> {
         let kind = known("schedule", self.id, "kind", &self.kind, ScheduleKind::parse(&self.kind))?;
         let Some(schedule) = Schedule::from_stored(kind, &self.name, &self.definition) else {

@@ -183,7 +183,7 @@ pub fn last_heartbeat(policy: &Policy, signed: StoreTime, owner: Option<StoreTim
     }
 }
 
-/// A list ends with the run by which it has as many bytes of inputs, results and checkpoints.
+/// A list ends with the run, or schedule, by which it has as many bytes of inputs, results and checkpoints.
 pub const LIST_BYTES: usize = 16 << 20;
 
 /// A part of a list.

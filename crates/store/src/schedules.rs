@@ -1,4 +1,4 @@
-use crate::Result;
+use crate::{Part, Result};
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::schedule::{Decision, Left, Occurrence, Schedule, ScheduleKind, Situation, Wish};
@@ -26,8 +26,9 @@ pub trait Schedules {
 
     async fn schedule(&self, kind: ScheduleKind, name: &str) -> Result<Option<StoredSchedule>>;
 
-    /// By name.
-    async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>>;
+    /// By name. No more than [`LIST_BYTES`](crate::LIST_BYTES) besides the last one: inputs and results may be large, and
+    /// a list is read as a whole.
+    async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<StoredSchedule>>;
 
     /// How many of each kind are late.
     async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>>;
@@ -106,6 +107,14 @@ pub struct StoredSchedule {
     pub unfinished: usize,
     /// The run that was made last, unless it was forgotten.
     pub last_run: Option<Run>,
+}
+
+impl StoredSchedule {
+    /// What may be large of it: its definition, its cursor and its last run.
+    pub fn bytes(&self) -> usize {
+        let cursor = self.cursor.as_ref().map_or(0, |cursor| cursor.as_str().len());
+        self.schedule.to_stored().len() + cursor + self.last_run.as_ref().map_or(0, Run::bytes)
+    }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use super::{FlowRules, Tried};
 use crate::{Engine, Error, Result};
 use everbeat_model::schedule::{FLOW, Schedule, ScheduleKind, ScheduledWork, Wish};
 use everbeat_model::{Invalid, Json, PolicyPatch, RunId, ScheduleId, StoreTime};
-use everbeat_store::{Deleted, LookedAt, Put, PutSchedule, ScheduleFilter, StoredSchedule};
+use everbeat_store::{Deleted, LookedAt, Part, Put, PutSchedule, ScheduleFilter, StoredSchedule};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -140,9 +140,9 @@ impl Engine {
     }
 
     /// By name.
-    pub async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<ScheduleView>> {
+    pub async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<ScheduleView>> {
         let found = self.core.store.schedules(filter).await?;
-        Ok(found.into_iter().map(|stored| self.schedule_view(stored)).collect())
+        Ok(found.map(|stored| self.schedule_view(stored)))
     }
 
     pub async fn enable_schedule(&self, kind: ScheduleKind, name: &str, enabled: bool) -> Result<ScheduleView> {

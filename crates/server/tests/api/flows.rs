@@ -209,6 +209,20 @@ async fn a_schedule_runs_any_task_and_says_when_it_is_due() {
     assert!(server.post("/api/v1/schedules/hourly/enable").await.ok()["next_due_at"].is_string());
 }
 
+#[tokio::test]
+async fn a_list_of_large_schedules_comes_in_parts() {
+    let server = idle(Config::default());
+    for number in 0..6 {
+        let body = json!({"task": "echo", "input": "x".repeat(7 << 19)});
+        let answer = server.put_json(&format!("/api/v1/schedules/s{number}"), body).await;
+        assert_eq!(answer.status, 201, "{}", answer.status);
+    }
+    let page = server.get("/api/v1/schedules").await.ok();
+    assert_eq!((page["items"].as_array().map(Vec::len), &page["next_cursor"]), (Some(5), &json!("s4")));
+    let rest = server.get("/api/v1/schedules?cursor=s4").await.ok();
+    assert_eq!((&rest["items"][0]["name"], &rest["next_cursor"]), (&json!("s5"), &Value::Null));
+}
+
 fn guarded() -> Config {
     let tokens = vec![
         token("cron", "h-secret-1", &[Scope::Heartbeat]),

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use everbeat_model::ScheduleId;
 use everbeat_model::schedule::{Occurrence, ScheduleKind, Wish};
 use everbeat_store::{
-    Deleted, DueSchedules, LeftOut, LookedAt, Put, PutSchedule, Result, ScheduleFilter, Scheduler, Schedules,
+    Deleted, DueSchedules, LeftOut, LookedAt, Part, Put, PutSchedule, Result, ScheduleFilter, Scheduler, Schedules,
     StoredSchedule,
 };
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl Schedules for Postgres {
         schedule_read::named(self.read(), kind, name).await
     }
 
-    async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
+    async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<StoredSchedule>> {
         schedule_read::list(self.read(), &filter).await
     }
 

@@ -9,10 +9,10 @@ use crate::encode::limit;
 use crate::schedules::{SCHEDULE_COLUMNS, ScheduleCells, left_out, stored, stored_fed_by};
 use async_trait::async_trait;
 use everbeat_model::schedule::{Occurrence, ScheduleKind, Wish};
-use everbeat_model::{RunId, ScheduleId, StoreTime};
+use everbeat_model::{Run, RunId, ScheduleId, StoreTime};
 use everbeat_store::{
-    Deleted, DueSchedules, LeftOut, LookedAt, Put, PutSchedule, Result, ScheduleFilter, ScheduleRow, Scheduler,
-    Schedules, StoredSchedule, Written, schedule_deleted, schedule_written,
+    Deleted, DueSchedules, LIST_BYTES, LeftOut, LookedAt, Part, Put, PutSchedule, Result, ScheduleFilter, ScheduleRow,
+    Scheduler, Schedules, StoredSchedule, Written, schedule_deleted, schedule_written,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl Schedules for Sqlite {
             .await
     }
 
-    async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
+    async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<StoredSchedule>> {
         self.readers.read(move |connection| list(connection, &filter)).await
     }
 
@@ -257,7 +257,7 @@ fn told(connection: &Connection, row: (ScheduleId, ScheduleRow)) -> Outcome<Stor
     Ok(stored(row, waiting, unfinished, last_run))
 }
 
-fn list(connection: &Connection, filter: &ScheduleFilter) -> Outcome<Vec<StoredSchedule>> {
+fn list(connection: &Connection, filter: &ScheduleFilter) -> Outcome<Part<StoredSchedule>> {
     // One statement for each way in, so that one kind goes through its index.
     let by = if filter.kind.is_some() { "s.kind = ?1" } else { "?1 is null" };
     let mut select = connection.prepare_cached(&format!(
@@ -265,9 +265,20 @@ fn list(connection: &Connection, filter: &ScheduleFilter) -> Outcome<Vec<StoredS
          order by s.name, s.kind desc limit ?3"
     ))?;
     let kind = filter.kind.map(ScheduleKind::as_str);
-    let found = select.query_map(params![kind, filter.after, limit(filter.limit)], cells)?;
-    let rows = readable(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().map(ScheduleCells::read));
-    rows.into_iter().map(|row| told(connection, row)).collect()
+    let mut found = select.query(params![kind, filter.after, limit(filter.limit)])?;
+    let (mut items, mut bytes) = (Vec::new(), 0);
+    while bytes < LIST_BYTES
+        && let Some(row) = found.next()?
+    {
+        let cells = cells(row)?;
+        bytes += cells.bytes();
+        for row in readable(std::iter::once(cells.read())) {
+            let schedule = told(connection, row)?;
+            bytes += schedule.last_run.as_ref().map_or(0, Run::bytes);
+            items.push(schedule);
+        }
+    }
+    Ok(Part { items, cut_short: bytes >= LIST_BYTES && found.next()?.is_some() })
 }
 
 fn stranded(connection: &Connection, most: usize) -> Outcome<Vec<ScheduleId>> {

@@ -460,6 +460,7 @@ macro_rules! conformance {
                 another_version_is_a_conflict_and_changes_nothing
                 one_name_written_from_many_sides_at_once_is_one_schedule
                 schedules_are_listed_by_name_in_pages
+                a_list_of_large_schedules_ends_early_and_goes_on
                 what_is_due_at_once_begins_and_comes_again_after_its_interval
                 one_look_makes_one_run_and_a_second_none
                 many_who_look_at_once_make_each_run_once

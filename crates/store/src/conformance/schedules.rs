@@ -1,6 +1,9 @@
 use super::fixture::{Fixture, HOUR};
 use super::schedule_steps::{PERIOD, flow, hourly, scheduled, stored};
-use crate::{Deleted, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, RunFilter, ScheduleFilter};
+use crate::{
+    Deleted, LIST_BYTES, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, RunFilter, ScheduleFilter,
+    StoredSchedule,
+};
 use everbeat_model::event::EventKind;
 use everbeat_model::schedule::{Decision, DueBy, Left, OccurrenceState, ScheduleKind, Situation, WhyLeft, Wish};
 use everbeat_model::{OccurrenceOf, RunId, RunState, ScheduleId, StoreTime};
@@ -94,7 +97,8 @@ pub(super) async fn schedules_are_listed_by_name_in_pages(t: &Fixture) {
         let filter = ScheduleFilter { kind, after: after.map(str::to_string), limit };
         async move {
             let found = t.schedules(filter).await.expect("schedules");
-            found.iter().map(|one| (one.schedule.kind, one.schedule.name.clone())).collect::<Vec<_>>()
+            assert!(!found.cut_short);
+            found.items.iter().map(|one| (one.schedule.kind, one.schedule.name.clone())).collect::<Vec<_>>()
         }
     };
     let named = |names: &[&str]| -> Vec<(ScheduleKind, String)> {
@@ -107,6 +111,32 @@ pub(super) async fn schedules_are_listed_by_name_in_pages(t: &Fixture) {
     let mut all = named(&["B", "a", "b", "it's"]);
     all.insert(2, flow);
     assert_eq!(list(None, None, 10).await, all);
+}
+
+pub(super) async fn a_list_of_large_schedules_ends_early_and_goes_on(t: &Fixture) {
+    let large = "x".repeat(3 << 20);
+    let names: Vec<String> = (0..9).map(|number| format!("s{number}")).collect();
+    for name in &names {
+        let id = t.plan(scheduled(name, json!({ "input": large }))).await;
+        if name == "s1" {
+            t.trigger(id).await;
+        }
+    }
+    let mut seen: Vec<String> = Vec::new();
+    let mut parts = 0;
+    loop {
+        let filter = ScheduleFilter { kind: Some(ScheduleKind::Schedule), after: seen.last().cloned(), limit: 100 };
+        let part = t.schedules(filter).await.expect("schedules");
+        let bytes: usize = part.items.iter().map(StoredSchedule::bytes).sum();
+        let last = part.items.last().map_or(0, StoredSchedule::bytes);
+        assert!(bytes - last < LIST_BYTES && (!part.cut_short || bytes >= LIST_BYTES), "{bytes}, {}", part.cut_short);
+        seen.extend(part.items.iter().map(|one| one.schedule.name.clone()));
+        parts += 1;
+        if !part.cut_short {
+            break;
+        }
+    }
+    assert_eq!((seen, parts), (names, 2));
 }
 
 pub(super) async fn what_is_due_at_once_begins_and_comes_again_after_its_interval(t: &Fixture) {

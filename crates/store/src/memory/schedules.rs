@@ -1,9 +1,9 @@
 use super::Memory;
 use super::state::State;
 use crate::{
-    Deleted, DueSchedule, DueSchedules, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, Result,
-    ScheduleFilter, ScheduleRow, Scheduler, Schedules, StoredSchedule, Written, schedule_deleted, schedule_events,
-    schedule_written,
+    Deleted, DueSchedule, DueSchedules, LIST_BYTES, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Part, Put,
+    PutSchedule, Result, ScheduleFilter, ScheduleRow, Scheduler, Schedules, StoredSchedule, Written, schedule_deleted,
+    schedule_events, schedule_written,
 };
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
@@ -75,7 +75,7 @@ impl Schedules for Memory {
         Ok(state.named(kind, name).map(|id| state.stored_schedule(id)))
     }
 
-    async fn schedules(&self, filter: ScheduleFilter) -> Result<Vec<StoredSchedule>> {
+    async fn schedules(&self, filter: ScheduleFilter) -> Result<Part<StoredSchedule>> {
         let state = self.lock();
         let wanted = |row: &ScheduleRow| {
             filter.kind.is_none_or(|kind| row.schedule.kind == kind)
@@ -88,7 +88,15 @@ impl Schedules for Memory {
             .map(|(id, row)| (row.schedule.name.as_str(), row.schedule.kind, *id))
             .collect();
         found.sort();
-        Ok(found.into_iter().take(filter.limit).map(|(_, _, id)| state.stored_schedule(id)).collect())
+        let mut wanted = found.into_iter().take(filter.limit).map(|(_, _, id)| state.stored_schedule(id));
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while bytes < LIST_BYTES
+            && let Some(schedule) = wanted.next()
+        {
+            bytes += schedule.bytes();
+            items.push(schedule);
+        }
+        Ok(Part { items, cut_short: wanted.next().is_some() })
     }
 
     async fn late_schedules(&self) -> Result<BTreeMap<ScheduleKind, u64>> {

@@ -3,11 +3,13 @@
 use crate::app::App;
 use crate::page::{FEW, Page, limit};
 use crate::params::Params;
-use crate::problem::Result;
+use crate::problem::{Kind, Problem, Result};
 use crate::schema::FlowRunStatusName;
+use crate::submit::idempotency;
 use axum::Json as Answer;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use everbeat_engine::Error;
 use everbeat_model::schedule::{Occurrence, ScheduleKind};
 use everbeat_model::{Json, Run, RunId, RunState, StoreTime};
 use everbeat_store::Part;
@@ -131,9 +133,16 @@ pub(crate) async fn page_of(
     Ok(Answer(page_json))
 }
 
-/// Asks for a run now, and shows it.
-pub(crate) async fn triggered(app: &App, kind: ScheduleKind, name: &str, wish: Option<Json>) -> Result<Response> {
-    let triggered = app.engine.trigger(kind, name, wish).await?;
+/// Asks for a run now, and shows it. The same request again with the same `Idempotency-Key` shows the run of the first.
+pub(crate) async fn triggered(
+    app: &App,
+    kind: ScheduleKind,
+    name: &str,
+    headers: &HeaderMap,
+    wish: Option<Json>,
+) -> Result<Response> {
+    let idempotency = idempotency(headers, &format!("POST trigger {kind} {name}"), wish.iter())?;
+    let triggered = app.engine.trigger(kind, name, wish, idempotency).await?;
     if triggered.waits {
         let page = app.engine.ledger(kind, name, None, 1).await?;
         let found = page.waiting.iter().find(|occurrence| occurrence.run == triggered.run);
@@ -141,6 +150,13 @@ pub(crate) async fn triggered(app: &App, kind: ScheduleKind, name: &str, wish: O
             return Ok((StatusCode::ACCEPTED, Answer(FlowRunJson::of_waiting(name, occurrence))).into_response());
         }
     }
-    let run = app.engine.run(triggered.run).await?;
-    Ok((StatusCode::CREATED, Answer(FlowRunJson::of_run(name, &run.run))).into_response())
+    let run = match app.engine.run(triggered.run).await {
+        Err(Error::NotFound { id, .. }) if triggered.repeats => {
+            let detail = format!("this was asked for before as run {id}, which has been forgotten since");
+            return Err(Problem::new(Kind::Conflict, detail, "use a new Idempotency-Key to ask for another run"));
+        }
+        run => run?,
+    };
+    let status = if triggered.repeats { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Answer(FlowRunJson::of_run(name, &run.run))).into_response())
 }

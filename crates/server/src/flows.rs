@@ -210,21 +210,30 @@ pub(crate) struct Trigger {
 }
 
 /// Asks for a run of a flow now, of all that is new or of a part of its source.
-#[utoipa::path(post, path = "/api/v1/flows/{name}/trigger", tag = "flows", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/flows/{name}/trigger", tag = "flows",
+    params(
+        ("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500, pattern = r"^[!-~]([ -~]*[!-~])?$",
+            description = "The same key with the same request makes nothing twice"),
+    ),
     request_body = Option<Trigger>,
     responses(
         (status = 201, body = FlowRunJson),
+        (status = 200, body = FlowRunJson, description = "An earlier run stands for this request"),
         (status = 202, body = FlowRunJson, description = "The run waits for its turn"),
         (status = 404),
+        (status = 409, description = "As many wait as may, or the earlier run of this Idempotency-Key is forgotten"),
+        (status = 422, description = "A value cannot be accepted, or the Idempotency-Key belongs to another request"),
     ))]
 pub(crate) async fn trigger_flow(
     State(app): State<App>,
     params: Params,
+    headers: HeaderMap,
     segment: Segment,
     OptionalBody(trigger): OptionalBody<Trigger>,
 ) -> Result<Response> {
     params.only(&[])?;
-    triggered(&app, ScheduleKind::Flow, &segment.name("name")?, trigger.wish()?).await
+    triggered(&app, ScheduleKind::Flow, &segment.name("name")?, &headers, trigger.wish()?).await
 }
 
 impl Trigger {

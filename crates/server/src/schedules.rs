@@ -413,20 +413,29 @@ pub(crate) async fn switch(
 pub(crate) struct Nothing {}
 
 /// Asks for a run of a schedule now.
-#[utoipa::path(post, path = "/api/v1/schedules/{name}/trigger", tag = "schedules", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/schedules/{name}/trigger", tag = "schedules",
+    params(
+        ("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 500, pattern = r"^[!-~]([ -~]*[!-~])?$",
+            description = "The same key with the same request makes nothing twice"),
+    ),
     responses(
         (status = 201, body = FlowRunJson),
+        (status = 200, body = FlowRunJson, description = "An earlier run stands for this request"),
         (status = 202, body = FlowRunJson, description = "The run waits for its turn"),
         (status = 404),
+        (status = 409, description = "As many wait as may, or the earlier run of this Idempotency-Key is forgotten"),
+        (status = 422, description = "The Idempotency-Key belongs to another request"),
     ))]
 pub(crate) async fn trigger_schedule(
     State(app): State<App>,
     params: Params,
+    headers: HeaderMap,
     segment: Segment,
     OptionalBody(Nothing {}): OptionalBody<Nothing>,
 ) -> Result<Response> {
     params.only(&[])?;
-    triggered(&app, ScheduleKind::Schedule, &segment.name("name")?, None).await
+    triggered(&app, ScheduleKind::Schedule, &segment.name("name")?, &headers, None).await
 }
 
 /// The runs of a schedule, newest first; what waits for its turn comes before them.

@@ -125,7 +125,7 @@ impl World {
                     let (shared, name) = (self.shared.clone(), name.clone());
                     self.ask("trigger a schedule", move |engine| async move {
                         let epoch = shared.network().epoch;
-                        if let Ok(triggered) = engine.trigger(kind, &name, None).await {
+                        if let Ok(triggered) = engine.trigger(kind, &name, None, None).await {
                             was_triggered(&shared, triggered.run, epoch);
                         }
                     });

@@ -49,7 +49,11 @@ async fn glance(store: &Postgres, id: ScheduleId) -> LookedAt {
 
 async fn trigger(store: &Postgres, id: ScheduleId) -> (RunId, LookedSchedule) {
     let run = RunId(steps::next_id());
-    match store.look_at_schedule(id, Wish::Trigger { run, wish: None }, scheduler()).await.expect("trigger") {
+    match store
+        .look_at_schedule(id, Wish::Trigger { run, wish: None, idempotency: None }, scheduler())
+        .await
+        .expect("trigger")
+    {
         LookedAt::Done(looked) => (run, looked),
         other => panic!("a trigger waits for its turn: {other:?}"),
     }

@@ -38,7 +38,9 @@ pub trait Schedules {
     async fn due_schedules(&self, clock: &[ScheduleKind], limit: usize) -> Result<DueSchedules>;
 
     /// Looks at a schedule. A mere look passes over one that somebody else looks at just now. A trigger whose run is known
-    /// already changes nothing, and answers where the run is: it may be asked for again.
+    /// already changes nothing, and answers where the run is: it may be asked for again. So does one with an idempotency
+    /// key that was used for the same request; with a key of another request it is refused (`KeyReused`). A trigger that
+    /// becomes nothing uses no key.
     async fn look_at_schedule(&self, id: ScheduleId, wish: Wish, scheduler: Arc<dyn Scheduler>) -> Result<LookedAt>;
 
     /// What waits for its turn, oldest first.
@@ -157,13 +159,20 @@ pub struct LookedSchedule {
     pub waiting: Vec<RunId>,
     pub left: u64,
     pub again: bool,
+    /// This is what an earlier trigger came to.
+    pub repeats: bool,
 }
 
 impl LookedSchedule {
     /// Where the run of an earlier trigger is.
     pub fn again(run: RunId, waits: bool) -> LookedSchedule {
         let (begun, waiting) = if waits { (Vec::new(), vec![run]) } else { (vec![run], Vec::new()) };
-        LookedSchedule { begun, waiting, ..LookedSchedule::default() }
+        LookedSchedule { begun, waiting, repeats: true, ..LookedSchedule::default() }
+    }
+
+    /// Whether this run has been made, or waits for its turn.
+    pub fn has(&self, run: RunId) -> bool {
+        self.begun.contains(&run) || self.waiting.contains(&run)
     }
 
     pub fn of(decision: &Decision) -> LookedSchedule {
@@ -174,6 +183,7 @@ impl LookedSchedule {
             waiting: decision.add.iter().filter(waits).map(|occurrence| occurrence.run).collect(),
             left: decision.left.iter().map(|left| left.count).sum(),
             again: decision.again,
+            repeats: false,
         }
     }
 }

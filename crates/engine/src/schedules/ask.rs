@@ -3,7 +3,7 @@
 use super::{FlowRules, Tried};
 use crate::{Engine, Error, Result};
 use everbeat_model::schedule::{FLOW, Schedule, ScheduleKind, ScheduledWork, Wish};
-use everbeat_model::{Invalid, Json, PolicyPatch, RunId, ScheduleId, StoreTime};
+use everbeat_model::{Idempotency, Invalid, Json, PolicyPatch, RunId, ScheduleId, StoreTime};
 use everbeat_store::{Deleted, LookedAt, Part, Put, PutSchedule, ScheduleFilter, StoredSchedule};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -34,6 +34,8 @@ pub struct Triggered {
     /// Its id, also while it waits for its turn.
     pub run: RunId,
     pub waits: bool,
+    /// An earlier request with the same key has asked for it.
+    pub repeats: bool,
 }
 
 /// Names that are followed when loops of `after` are looked for.
@@ -160,16 +162,26 @@ impl Engine {
     }
 
     /// Asks for a run now, enabled or not. `wish` is handed to it beside its input.
-    pub async fn trigger(&self, kind: ScheduleKind, name: &str, wish: Option<Json>) -> Result<Triggered> {
+    pub async fn trigger(
+        &self,
+        kind: ScheduleKind,
+        name: &str,
+        wish: Option<Json>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Triggered> {
         let stored = self.stored_schedule(kind, name).await?;
         let run = RunId(self.core.new_id());
-        let wish = Wish::Trigger { run, wish };
+        let wish = Wish::Trigger { run, wish, idempotency };
         let look = self.core.store.look_at_schedule(stored.id, wish, self.core.scheduler.clone());
         match self.core.bounded(look).await? {
+            LookedAt::Done(looked) if looked.repeats => {
+                let earlier = looked.begun.first().or(looked.waiting.first()).copied().unwrap_or(run);
+                Ok(Triggered { run: earlier, waits: looked.begun.is_empty(), repeats: true })
+            }
             LookedAt::Done(looked) => {
                 self.core.looked_at(&looked);
-                if looked.begun.contains(&run) || looked.waiting.contains(&run) {
-                    return Ok(Triggered { run, waits: !looked.begun.contains(&run) });
+                if looked.has(run) {
+                    return Ok(Triggered { run, waits: !looked.begun.contains(&run), repeats: false });
                 }
                 Err(Error::Conflict {
                     problem: format!("as many runs of {kind} {name:?} wait as may"),

@@ -5,6 +5,7 @@ use super::decide::{Begun, Left, Look, Room, Standing, ask, decide};
 use super::{FLOW, Rhythm, Schedule, ScheduledWork};
 use crate::Planted;
 use crate::id::{RunId, ScheduleId};
+use crate::idempotency::Idempotency;
 use crate::json::Json;
 use crate::policy::{Policy, PolicyPatch};
 use crate::run::{Kind, NewRun, OccurrenceOf, RunState, Spec};
@@ -95,8 +96,18 @@ pub enum Wish {
     /// Whatever follows from what is over. What is due by the clock only if `clock` says so: somebody outside may call
     /// for that.
     Look { clock: bool },
-    /// Somebody asks for a run now.
-    Trigger { run: RunId, wish: Option<Json> },
+    /// Somebody asks for a run now. What is asked for again with the same key is answered with the run of the first time.
+    Trigger { run: RunId, wish: Option<Json>, idempotency: Option<Idempotency> },
+}
+
+impl Wish {
+    /// The run that is asked for and the key of the request, if it has one.
+    pub fn key(&self) -> Option<(RunId, &Idempotency)> {
+        match self {
+            Wish::Trigger { run, idempotency: Some(idempotency), .. } => Some((*run, idempotency)),
+            _ => None,
+        }
+    }
 }
 
 /// What a look comes to.
@@ -174,7 +185,7 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
     }
     standing.proceed(&by_clock);
     decision.take(situation, &waiting, by_clock, DueBy::Clock, None, defaults, new_run);
-    if let Wish::Trigger { run, wish } = wish {
+    if let Wish::Trigger { run, wish, .. } = wish {
         let asked = ask(&terms, &standing, situation.now);
         standing.proceed(&asked);
         decision.take(situation, &waiting, asked, DueBy::Asked, wish.as_ref(), defaults, &mut || run);

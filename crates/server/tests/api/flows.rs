@@ -210,6 +210,33 @@ async fn a_schedule_runs_any_task_and_says_when_it_is_due() {
 }
 
 #[tokio::test]
+async fn a_trigger_with_an_idempotency_key_makes_one_run() {
+    let server = called().await;
+    put(&server, "f", json!({"configuration": {"task": "noop"}})).await;
+    put(&server, "g", json!({"configuration": {"task": "noop"}})).await;
+    let trigger = |name: &'static str, body: Value| {
+        let headers = [("content-type", "application/json"), ("idempotency-key", "k")];
+        let path = format!("/api/v1/flows/{name}/trigger");
+        server.send(request("POST", &path, &headers, body.to_string()))
+    };
+    let first = trigger("f", json!({"from": 1, "to": 5})).await;
+    assert_eq!(first.status, 201, "{}", first.text());
+    let again = trigger("f", json!({"to": 5, "from": 1})).await;
+    assert_eq!((again.status, &again.json()["id"]), (200, &first.json()["id"]), "{}", again.text());
+    for (name, body) in [("f", json!({"from": 2})), ("f", json!({})), ("g", json!({"from": 1, "to": 5}))] {
+        let refused = trigger(name, body).await;
+        refused.problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused");
+    }
+    assert_eq!((runs(&server, "f").await.len(), runs(&server, "g").await.len()), (1, 0));
+    server.put_json("/api/v1/schedules/s", json!({"task": "noop"})).await;
+    let path = "/api/v1/schedules/s/trigger";
+    let keyed = [("idempotency-key", "s")];
+    let first = server.send(request("POST", path, &keyed, Body::empty())).await;
+    let again = server.send(request("POST", path, &keyed, Body::empty())).await;
+    assert_eq!((first.status, again.status, &again.json()["id"]), (201, 200, &first.json()["id"]));
+}
+
+#[tokio::test]
 async fn a_list_of_large_schedules_comes_in_parts() {
     let server = idle(Config::default());
     for number in 0..6 {

@@ -3,9 +3,10 @@
 //! First the schedule's row is locked, then its group if it has one, then its notes are deleted, then all the rest is read,
 //! each by a statement of its own. So whatever finished before a deleted note is seen, and a note that was not seen stays
 //! for the next look. A look holds one schedule and one group, in this order, and waits for nothing else: what it tells
-//! others is inserted where nothing is unique.
+//! others is inserted where nothing is unique. A trigger takes its idempotency key between the two.
 
 use super::fault::{Fault, Outcome};
+use super::idempotency::{TAKE_KEY, seen};
 use super::link::{Params, again};
 use super::schedule_carry_out::{carry_out, close_with};
 use super::schedule_read::locked;
@@ -13,9 +14,10 @@ use super::transaction::{Exclusive, Transaction};
 use crate::schedules::{OccurrenceCells, SCHEDULE_COLUMNS};
 use everbeat_model::schedule::{Occurrence, Others, Wish};
 use everbeat_model::{RunId, ScheduleId, StoreTime};
-use everbeat_store::{LookedAt, LookedSchedule, Result, ScheduleRow, Scheduler};
+use everbeat_store::{Error, LookedAt, LookedSchedule, Result, ScheduleRow, Scheduler};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use uuid::Uuid;
 
 /// Two keys, which no batch of events ever locks.
 const LOCK_GROUP: &str =
@@ -31,6 +33,10 @@ pub(super) const TAKE_FED: &str = "delete from schedule_fed f where f.schedule_i
 const TRIGGERED: &str = "\
     select not o.begun from occurrence o where o.run_id = $1 \
     union all select false from run r where r.id = $1 limit 1";
+
+const KEEP_KEY: &str = "update idempotency i set run_ids = $2 where i.key = $1";
+
+const DROP_KEY: &str = "delete from idempotency i where i.key = $1 and i.run_ids = $2::uuid[]";
 
 const OCCURRENCES: &str = "\
     select o.run_id, o.due_at, o.due_by, o.wish, o.begun, d.state is not null or r.id is null, d.state, s.checkpoint \
@@ -63,17 +69,17 @@ pub(super) async fn look(
         let looked = try_look(&transaction, id, wish, scheduler).await;
         close_with(transaction, looked).await
     });
-    Ok(answer?)
+    answer?
 }
 
-/// Answers what the look came to, and what is to be logged.
+/// Answers what the look came to, and what is to be logged. The inner result is the request's.
 async fn try_look(
     transaction: &Transaction<'_>,
     id: ScheduleId,
     wish: &Wish,
     scheduler: &dyn Scheduler,
-) -> Outcome<(LookedAt, Vec<String>)> {
-    let quiet = |answer: LookedAt| Ok((answer, Vec::new()));
+) -> Outcome<(Result<LookedAt>, Vec<String>)> {
+    let quiet = |answer: LookedAt| Ok((Ok(answer), Vec::new()));
     let row = match lock(transaction, id, wish).await? {
         Lock::Row(row) => *row,
         Lock::Busy => return quiet(LookedAt::Busy),
@@ -82,10 +88,10 @@ async fn try_look(
             return quiet(LookedAt::NotFound);
         }
     };
-    if let Wish::Trigger { run, .. } = wish
-        && let Some(again) = triggered_before(transaction, *run).await?
-    {
-        return quiet(LookedAt::Done(again));
+    match triggered_before(transaction, wish).await? {
+        Ok(None) => {}
+        Ok(Some(again)) => return quiet(LookedAt::Done(again)),
+        Err(reused) => return Ok((Err(reused), Vec::new())),
     }
     let Read { occurrences, others, fed, now } = read(transaction, id, &row).await?;
     let mut fed_row = row.clone();
@@ -96,7 +102,14 @@ async fn try_look(
     let after = fed_row.looked(&decision);
     let changed = (after != row).then_some(&after);
     let lines = carry_out(transaction, &situation, &decision, changed).await?;
-    Ok((LookedAt::Done(LookedSchedule::of(&decision)), lines))
+    let looked = LookedSchedule::of(&decision);
+    if let Some((run, given)) = wish.key() {
+        // A trigger that becomes nothing uses no key.
+        let made: Vec<Uuid> = if looked.has(run) { vec![run.0] } else { Vec::new() };
+        let sql = if made.is_empty() { DROP_KEY } else { KEEP_KEY };
+        transaction.query(sql, &[&given.key, &made]).await?;
+    }
+    Ok((Ok(LookedAt::Done(looked)), lines))
 }
 
 enum Lock {
@@ -120,9 +133,30 @@ async fn lock(transaction: &Transaction<'_>, id: ScheduleId, wish: &Wish) -> Out
     }
 }
 
-async fn triggered_before(transaction: &Transaction<'_>, run: RunId) -> Outcome<Option<LookedSchedule>> {
+/// What an earlier trigger came to, if this is the same one again. Takes the key of the first.
+async fn triggered_before(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<Result<Option<LookedSchedule>>> {
+    let Wish::Trigger { run, idempotency, .. } = wish else { return Ok(Ok(None)) };
+    if let Some(given) = idempotency
+        && transaction.query(TAKE_KEY, &[&given.key, &given.fingerprint]).await?.is_empty()
+    {
+        let ids = match seen(transaction, given).await? {
+            Ok(ids) => ids,
+            Err(reused) => return Ok(Err(reused)),
+        };
+        let Some(run) = ids.first().copied().map(RunId) else {
+            return Ok(Err(Error::KeyReused { key: given.key.clone() }));
+        };
+        // A run that was forgotten since waits no longer.
+        let waits = where_is(transaction, run).await?.unwrap_or(false);
+        return Ok(Ok(Some(LookedSchedule::again(run, waits))));
+    }
+    Ok(Ok(where_is(transaction, *run).await?.map(|waits| LookedSchedule::again(*run, waits))))
+}
+
+/// Whether a run waits for its turn; none if nothing is known of it.
+async fn where_is(transaction: &Transaction<'_>, run: RunId) -> Outcome<Option<bool>> {
     let rows = transaction.query(TRIGGERED, &[&run.0]).await?;
-    Ok(rows.first().map(|row| LookedSchedule::again(run, row.get(0))))
+    Ok(rows.first().map(|row| row.get(0)))
 }
 
 /// What is read under the locks.

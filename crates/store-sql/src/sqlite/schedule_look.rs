@@ -1,5 +1,6 @@
 //! Looks at a schedule: its note is taken, its situation is read, the scheduler decides, all of that is written.
 
+use super::enqueue::{remember, seen};
 use super::fault::Outcome;
 use super::schedule_carry_out::carry_out;
 use super::schedule_notes;
@@ -7,8 +8,8 @@ use super::schedules::by_id;
 use super::writer::Tx;
 use crate::schedules::OccurrenceCells;
 use everbeat_model::schedule::{Occurrence, Others, Schedule, Wish};
-use everbeat_model::{RunId, ScheduleId, StoreTime};
-use everbeat_store::{LookedAt, LookedSchedule, Result, Scheduler};
+use everbeat_model::{RunId, ScheduleId, Sent, StoreTime};
+use everbeat_store::{Error, LookedAt, LookedSchedule, Result, Scheduler};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -24,26 +25,42 @@ pub(super) fn look(tx: &Tx<'_>, id: ScheduleId, wish: Wish, scheduler: &dyn Sche
             return Ok(LookedAt::Busy);
         }
     };
-    if let Wish::Trigger { run, .. } = &wish
-        && let Some(again) = triggered_before(tx.connection, *run)?
-    {
+    if let Some(again) = triggered_before(tx, &wish)? {
         return Ok(LookedAt::Done(again));
     }
+    let key = wish.key().map(|(run, given)| (run, given.clone()));
     schedule_notes::take(tx, id)?;
     let (occurrences, others) = (occurrences(tx.connection, id)?, others(tx.connection, id, &row.schedule)?);
     let situation = row.situation(id, occurrences, others, tx.now);
     let decision = scheduler.look(&situation, wish);
     carry_out(tx, &row, &situation, &decision)?;
-    Ok(LookedAt::Done(LookedSchedule::of(&decision)))
+    let looked = LookedSchedule::of(&decision);
+    if let Some((run, given)) = key.filter(|(run, _)| looked.has(*run)) {
+        remember(tx, &given, run.0.as_bytes())?;
+    }
+    Ok(LookedAt::Done(looked))
 }
 
 /// Where the run of a trigger is, if the trigger was carried out before.
-fn triggered_before(connection: &Connection, run: RunId) -> Outcome<Option<LookedSchedule>> {
-    let mut select = connection.prepare_cached(
+fn triggered_before(tx: &Tx<'_>, wish: &Wish) -> Outcome<Option<LookedSchedule>> {
+    let Wish::Trigger { run, idempotency, .. } = wish else { return Ok(None) };
+    let mut select = tx.connection.prepare_cached(
         "select not begun from occurrence where run_id = ?1 union all select false from run where id = ?1 limit 1",
     )?;
-    let waits = select.query_row([run.0.into_bytes()], |row| row.get(0)).optional()?;
-    Ok(waits.map(|waits| LookedSchedule::again(run, waits)))
+    let mut waits = |run: RunId| select.query_row([run.0.into_bytes()], |row| row.get(0)).optional();
+    if let Some(given) = idempotency {
+        let kept = seen(tx, &given.key)?;
+        match given.sent(kept.as_ref().map(|(fingerprint, ids)| (fingerprint.as_str(), ids.first()))) {
+            Sent::First => {}
+            Sent::Again(Some(id)) => {
+                let run = RunId(*id);
+                // A run that was forgotten since waits no longer.
+                return Ok(Some(LookedSchedule::again(run, waits(run)?.unwrap_or(false))));
+            }
+            Sent::Again(None) | Sent::Reused => return Err(Error::KeyReused { key: given.key.clone() }.into()),
+        }
+    }
+    Ok(waits(*run)?.map(|waits| LookedSchedule::again(*run, waits)))
 }
 
 fn occurrences(connection: &Connection, id: ScheduleId) -> Outcome<Vec<Occurrence>> {

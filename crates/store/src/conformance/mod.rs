@@ -468,6 +468,7 @@ macro_rules! conformance {
                 what_is_due_by_the_clock_is_left_to_whoever_asks_for_it
                 the_longest_due_come_first_and_no_more_than_asked_for
                 a_trigger_waits_for_its_turn_and_is_made_once
+                a_trigger_with_an_idempotency_key_makes_one_run
                 a_deleted_schedule_leaves_its_runs_and_nothing_else
                 the_runs_of_a_schedule_are_listed_by_state
                 the_newest_of_what_was_left_out_is_kept

@@ -117,7 +117,7 @@ impl Fixture {
 
     pub(super) async fn trigger_with(&self, id: ScheduleId, wish: Option<Value>) -> (RunId, LookedSchedule) {
         let run = RunId(self.next_id());
-        (run, self.look_for(id, Wish::Trigger { run, wish: wish.as_ref().map(Json::of) }).await)
+        (run, self.look_for(id, Wish::Trigger { run, wish: wish.as_ref().map(Json::of), idempotency: None }).await)
     }
 
     pub(super) async fn due(&self, limit: usize) -> DueSchedules {

@@ -1,13 +1,14 @@
 use super::fixture::{Fixture, HOUR};
 use super::schedule_steps::{PERIOD, flow, hourly, scheduled, stored};
 use crate::{
-    Deleted, LIST_BYTES, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, RunFilter, ScheduleFilter,
-    StoredSchedule,
+    Deleted, Enqueue, Error, Idempotency, LIST_BYTES, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, RunFilter,
+    ScheduleFilter, StoredSchedule,
 };
 use everbeat_model::event::EventKind;
 use everbeat_model::schedule::{Decision, DueBy, Left, OccurrenceState, ScheduleKind, Situation, WhyLeft, Wish};
 use everbeat_model::{OccurrenceOf, RunId, RunState, ScheduleId, StoreTime};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub(super) async fn a_schedule_reads_back_as_it_was_written(t: &Fixture) {
@@ -269,7 +270,7 @@ pub(super) async fn a_trigger_waits_for_its_turn_and_is_made_once(t: &Fixture) {
     let stands = t.of_name("s").await;
     assert_eq!((stands.waiting, stands.unfinished), (1, 1));
     for (run, waits) in [(first, false), (second, true)] {
-        let again = t.look_for(id, Wish::Trigger { run, wish: None }).await;
+        let again = t.look_for(id, Wish::Trigger { run, wish: None, idempotency: None }).await;
         assert_eq!(again, LookedSchedule::again(run, waits), "asked for again");
     }
     assert!(t.store.run(second).await.expect("run").is_none(), "there is no run yet");
@@ -278,6 +279,39 @@ pub(super) async fn a_trigger_waits_for_its_turn_and_is_made_once(t: &Fixture) {
     assert_eq!(t.settle_down().await, [second]);
     assert_eq!(t.state(second).await, RunState::Ready);
     assert_eq!(t.waiting(id).await, []);
+}
+
+pub(super) async fn a_trigger_with_an_idempotency_key_makes_one_run(t: &Fixture) {
+    let id = t.plan(scheduled("s", json!({"overlap": "skip"}))).await;
+    let keyed = |key: &str, fingerprint: &str| {
+        let idempotency = Some(Idempotency { key: key.to_string(), fingerprint: fingerprint.to_string() });
+        Wish::Trigger { run: RunId(t.next_id()), wish: None, idempotency }
+    };
+    let first = t.look_for(id, keyed("k", "f")).await;
+    let again = t.look_for(id, keyed("k", "f")).await;
+    assert_eq!((first.begun.len(), first.repeats), (1, false));
+    assert_eq!(again, LookedSchedule::again(first.begun[0], false));
+    let other = t.look_at_schedule(id, keyed("k", "another request"), t.scheduler()).await;
+    assert_eq!(other, Err(Error::KeyReused { key: "k".to_string() }));
+    let waits = t.at_once(8, |store| {
+        let (wish, scheduler) = (keyed("k 2", "f"), t.scheduler());
+        async move { store.look_at_schedule(id, wish, scheduler).await.expect("trigger") }
+    });
+    let runs: BTreeSet<RunId> = waits
+        .await
+        .into_iter()
+        .map(|looked| match looked {
+            LookedAt::Done(looked) => looked.waiting[0],
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(runs.len(), 1, "many at once");
+    assert_eq!(t.of_name("s").await.waiting, 1);
+    // A key of a request for runs is no key of a trigger.
+    let idempotency = Some(Idempotency { key: "k 3".to_string(), fingerprint: "runs".to_string() });
+    t.request(Enqueue { runs: vec![t.draft().done()], idempotency }).await.expect("accepted");
+    let reused = t.look_at_schedule(id, keyed("k 3", "f"), t.scheduler()).await;
+    assert_eq!(reused, Err(Error::KeyReused { key: "k 3".to_string() }));
 }
 
 pub(super) async fn a_deleted_schedule_leaves_its_runs_and_nothing_else(t: &Fixture) {

@@ -1,14 +1,14 @@
 use super::Memory;
 use super::state::State;
 use crate::{
-    Deleted, DueSchedule, DueSchedules, LIST_BYTES, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Part, Put,
+    Deleted, DueSchedule, DueSchedules, Error, LIST_BYTES, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Part, Put,
     PutSchedule, Result, ScheduleFilter, ScheduleRow, Scheduler, Schedules, StoredSchedule, Written, schedule_deleted,
     schedule_events, schedule_written,
 };
 use async_trait::async_trait;
 use everbeat_model::run::Spec;
 use everbeat_model::schedule::{Decision, DueBy, Occurrence, OccurrenceState, Others, ScheduleKind, Situation, Wish};
-use everbeat_model::{RunId, ScheduleId, StoreTime};
+use everbeat_model::{RunId, ScheduleId, Sent, StoreTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -133,14 +133,18 @@ impl Schedules for Memory {
         let now = self.now();
         let mut state = self.lock();
         let Some(situation) = state.situation(id, now) else { return Ok(LookedAt::NotFound) };
-        if let Some(again) = state.triggered_before(&wish) {
+        if let Some(again) = state.triggered_before(&wish)? {
             return Ok(LookedAt::Done(again));
         }
+        let key = wish.key().map(|(run, given)| (run, given.clone()));
         state.schedule_notes.remove(&id);
         let decision = scheduler.look(&situation, wish);
         let looked = LookedSchedule::of(&decision);
         state.append(now, &schedule_events(&situation, &decision));
         state.carry_out_look(&situation, decision);
+        if let Some((run, given)) = key.filter(|(run, _)| looked.has(*run)) {
+            state.idempotency.insert(given.key, (given.fingerprint, vec![run], now));
+        }
         state.version += 1;
         Ok(LookedAt::Done(looked))
     }
@@ -194,10 +198,18 @@ impl State {
     }
 
     /// Where the run of this trigger is, if the trigger was carried out before.
-    fn triggered_before(&self, wish: &Wish) -> Option<LookedSchedule> {
-        let Wish::Trigger { run, .. } = wish else { return None };
-        let waits = self.occurrences.get(run).is_some_and(|(_, occurrence)| occurrence.waits());
-        (waits || self.runs.contains_key(run)).then(|| LookedSchedule::again(*run, waits))
+    fn triggered_before(&self, wish: &Wish) -> Result<Option<LookedSchedule>> {
+        let Wish::Trigger { run, idempotency, .. } = wish else { return Ok(None) };
+        let waits = |run: &RunId| self.occurrences.get(run).is_some_and(|(_, occurrence)| occurrence.waits());
+        if let Some(given) = idempotency {
+            let kept = self.idempotency.get(&given.key);
+            match given.sent(kept.map(|(fingerprint, ids, _)| (fingerprint.as_str(), ids.first().copied()))) {
+                Sent::First => {}
+                Sent::Again(Some(run)) => return Ok(Some(LookedSchedule::again(run, waits(&run)))),
+                Sent::Again(None) | Sent::Reused => return Err(Error::KeyReused { key: given.key.clone() }),
+            }
+        }
+        Ok((waits(run) || self.runs.contains_key(run)).then(|| LookedSchedule::again(*run, waits(run))))
     }
 
     /// A run that is opened again counts for its schedule again.

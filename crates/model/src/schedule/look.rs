@@ -54,8 +54,8 @@ impl Occurrence {
         self.state == OccurrenceState::Waiting
     }
 
-    /// Somebody asked for a part of the source: where its run ends, no other goes on.
-    fn is_part(&self) -> bool {
+    /// Somebody asked for a part of the source, from here to there.
+    pub fn of_a_part(&self) -> bool {
         let wish = self.wish.as_ref().and_then(|wish| wish.read::<Value>().ok());
         wish.is_some_and(|wish| wish.get("range").is_some())
     }
@@ -157,7 +157,8 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
         decision.over.push(occurrence.run);
         decision.feeds |= *state == Some(RunState::Succeeded);
         decision.frees |= schedule.group.is_some();
-        if let Some(checkpoint) = checkpoint.as_ref().filter(|_| !occurrence.is_part()) {
+        // A run over a part of the source says nothing of how far the flow has come.
+        if let Some(checkpoint) = checkpoint.as_ref().filter(|_| !occurrence.of_a_part()) {
             decision.cursor = Some(checkpoint.clone());
         }
     }

@@ -52,6 +52,24 @@ fn a_flow_goes_on_where_the_run_left_off_whose_end_the_same_look_finds() {
 }
 
 #[test]
+fn a_run_over_a_part_of_the_source_leaves_the_cursor_where_it_was() {
+    let over = OccurrenceState::Over { state: Some(RunState::Succeeded), checkpoint: Some(Json::of(&"far back")) };
+    let asked = |wish: Value| Occurrence {
+        cause: DueBy::Asked,
+        wish: Some(Json::of(&wish)),
+        ..occurrence(7, 60, over.clone())
+    };
+    let defaults =
+        RunDefaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: Planted::default() };
+    let cursor = |wish: Value| {
+        let situation = flow(vec![asked(wish)]);
+        look(&situation, Wish::Look { clock: true }, &defaults, &mut || run(9)).cursor
+    };
+    assert_eq!(cursor(json!({ "range": { "from": 1, "to": 9 } })), Some(Json::of(&"old")));
+    assert_eq!(cursor(json!({ "cursor": 1 })), Some(Json::of(&"far back")));
+}
+
+#[test]
 fn what_was_decided_is_not_due_again_when_a_clock_goes_back() {
     let cron = Rhythm::Cron(Box::new(Cron::new("0 * * * * *", "UTC").expect("each minute")));
     let every = Rhythm::Every(Duration::from_secs(60));

@@ -7,7 +7,7 @@ use crate::graphs::{escape, read};
 use crate::page::{FEW, Page, limit, text_cursor};
 use crate::params::{Params, Segment, bad};
 use crate::problem::{Kind, Problem, Result, discreet};
-use crate::schema::{CatchUpName, OverlapName};
+use crate::schema::{CatchUpName, DeclaredName, OverlapName};
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, LOCATION};
@@ -17,7 +17,7 @@ use everbeat_engine::{ScheduleView, WriteSchedule};
 use everbeat_model::schedule::{Rhythm, Schedule, ScheduleKind, ScheduledWork};
 use everbeat_model::time::format_duration;
 use everbeat_model::{Invalid, Json, StoreTime};
-use everbeat_store::ScheduleFilter;
+use everbeat_store::{Author, Declared, ScheduleFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -97,6 +97,9 @@ pub(crate) struct CommonJson {
     #[schema(required)]
     group: Option<String>,
     after: Vec<String>,
+    /// None unless code declares it: `same` as the code says, or `changed` since by somebody.
+    #[schema(required, value_type = Option<DeclaredName>)]
+    declared: Option<&'static str>,
     /// Rises with every definition; also the ETag.
     version: u64,
     #[schema(value_type = String, format = DateTime)]
@@ -140,6 +143,7 @@ impl CommonJson {
             concurrency: schedule.terms.concurrency,
             group: schedule.group.clone(),
             after: schedule.after.clone(),
+            declared: declared_word(&stored.declared),
             version: stored.version,
             created_at: stored.created_at,
             updated_at: stored.updated_at,
@@ -154,6 +158,17 @@ impl CommonJson {
     }
 }
 
+/// The words for what code declares.
+pub(crate) const DECLARED: [&str; 2] = ["same", "changed"];
+
+fn declared_word(declared: &Declared) -> Option<&'static str> {
+    match declared {
+        Declared::Never => None,
+        Declared::Same => Some(DECLARED[0]),
+        Declared::Changed(_) => Some(DECLARED[1]),
+    }
+}
+
 impl From<ScheduleView> for ScheduleJson {
     fn from(view: ScheduleView) -> ScheduleJson {
         let (task, input) = match &view.stored.schedule.work {
@@ -165,7 +180,8 @@ impl From<ScheduleView> for ScheduleJson {
 }
 
 /// Fields of what is read that are not written: whoever sends back what was read need not take them out.
-const NOT_WRITTEN: [&str; 10] = [
+const NOT_WRITTEN: [&str; 11] = [
+    "declared",
     "version",
     "created_at",
     "updated_at",
@@ -195,14 +211,15 @@ pub(crate) async fn write(
         return match app.engine.schedule(kind, name).await {
             Ok(found) => Err(taken(kind, name, found.stored.version)),
             Err(everbeat_engine::Error::NotFound { .. }) => {
-                let write = WriteSchedule { schedule, enabled, version: None, accept_unknown };
+                let write = WriteSchedule { schedule, enabled, version: None, accept_unknown, author: Author::Person };
                 Ok(app.engine.write_schedule(write).await?)
             }
             Err(error) => Err(error.into()),
         };
     }
     let version = version.and_then(Condition::version);
-    Ok(app.engine.write_schedule(WriteSchedule { schedule, enabled, version, accept_unknown }).await?)
+    let write = WriteSchedule { schedule, enabled, version, accept_unknown, author: Author::Person };
+    Ok(app.engine.write_schedule(write).await?)
 }
 
 /// What a body says of a schedule or flow.

@@ -60,6 +60,7 @@ words!(AffinityName, Affinity::ALL.iter().map(|affinity| affinity.as_str()).coll
 words!(ClassName, Class::ALL.iter().map(|class| class.as_str()).collect());
 words!(OverlapName, Overlap::ALL.iter().map(|word| word.as_str()).collect());
 words!(CatchUpName, CatchUp::ALL.iter().map(|word| word.as_str()).collect());
+words!(DeclaredName, crate::schedules::DECLARED.to_vec());
 words!(FlowRunStatusName, crate::flow_runs::STATUSES.to_vec());
 words!(PromiseName, crate::flows::PROMISES.to_vec());
 words!(CheckStateName, CheckState::ALL.iter().map(|word| word.as_str()).collect());

@@ -13,8 +13,8 @@ use crate::world::World;
 use everbeat_engine::{Engine, Error, Heard, WriteSchedule, within};
 use everbeat_model::RunId;
 use everbeat_model::schedule::{Schedule, ScheduleKind};
-use everbeat_store::ScheduleFilter;
 use everbeat_store::memory::State;
+use everbeat_store::{Author, ScheduleFilter};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,9 +91,10 @@ impl World {
         let enabled = *rng.pick(&[None, None, None, Some(true), Some(false)]);
         let known = self.shared.memory.inspect(|state| version_of(state, kind, &schedule.name));
         let version = known.filter(|_| rng.chance(0.3));
+        let author = if rng.chance(0.3) { Author::Code } else { Author::Person };
         // Sometimes two clients say the same, and sometimes one says it twice.
         for _ in 0..if rng.chance(0.3) { 2 } else { 1 } {
-            let write = WriteSchedule { schedule: schedule.clone(), enabled, version, accept_unknown: true };
+            let write = WriteSchedule { schedule: schedule.clone(), enabled, version, accept_unknown: true, author };
             self.ask("write a schedule", move |engine| async move {
                 engine.write_schedule(write).await.ok();
             });
@@ -207,7 +208,13 @@ async fn stop(shared: &Arc<Shared>, engine: &Engine) -> Result<(), Error> {
         }
         schedule.terms.rhythm = None;
         engine
-            .write_schedule(WriteSchedule { schedule, enabled: Some(true), version: None, accept_unknown: true })
+            .write_schedule(WriteSchedule {
+                schedule,
+                enabled: Some(true),
+                version: None,
+                accept_unknown: true,
+                author: Author::Person,
+            })
             .await?;
     }
     Ok(())

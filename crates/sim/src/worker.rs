@@ -325,7 +325,7 @@ impl Worker {
                 };
                 self.shared.executor.spawn(self.process.owner, "drain", over.boxed());
             }
-            ToWorker::Welcome { .. } | ToWorker::Dump { .. } => {}
+            ToWorker::Welcome { .. } | ToWorker::Dump { .. } | ToWorker::Declined(_) => {}
         }
         self.changed.notify_waiters();
     }

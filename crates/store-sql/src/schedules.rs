@@ -2,9 +2,9 @@
 
 use crate::cells::number;
 use crate::decode::known;
-use everbeat_model::schedule::{DueBy, Left, Occurrence, OccurrenceState, Schedule, ScheduleKind, WhyLeft};
+use everbeat_model::schedule::{DueBy, Left, Occurrence, OccurrenceState, ScheduleKind, WhyLeft};
 use everbeat_model::{Json, Run, RunId, RunState, ScheduleId, StoreTime};
-use everbeat_store::{Error, LeftOut, Result, ScheduleRow, StoredSchedule};
+use everbeat_store::{Error, LeftOut, Result, ScheduleRow, StoredSchedule, stored_definition};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -41,7 +41,7 @@ impl ScheduleCells {
 
     pub(crate) fn read(self) -> Result<(ScheduleId, ScheduleRow)> {
         let kind = known("schedule", self.id, "kind", &self.kind, ScheduleKind::parse(&self.kind))?;
-        let Some(schedule) = Schedule::from_stored(kind, &self.name, &self.definition) else {
+        let Some((schedule, declared)) = stored_definition(kind, &self.name, &self.definition) else {
             return Err(Error::Bug(format!(
                 "the definition of {kind} {:?} cannot be read: another version of everbeat has written it; use that one",
                 self.name
@@ -59,6 +59,7 @@ impl ScheduleCells {
             late_since: self.late_since.map(StoreTime),
             cursor: self.cursor.map(Json::stored),
             fed_by: fed_by(&self.fed_by),
+            declared,
         };
         Ok((ScheduleId(self.id), row))
     }
@@ -95,6 +96,7 @@ pub(crate) fn stored(
         waiting: count(waiting),
         unfinished: count(unfinished),
         last_run,
+        declared: row.declared,
     }
 }
 

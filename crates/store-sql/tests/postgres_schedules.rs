@@ -4,7 +4,9 @@ mod support;
 
 use everbeat_model::schedule::{Decision, RunDefaults, Schedule, ScheduleKind, Situation, Wish, look};
 use everbeat_model::{Planted, Policy, RunId, RunState, ScheduleId, Settled};
-use everbeat_store::{Cancelled, LookedAt, LookedSchedule, Put, PutSchedule, RunFilter, Runs, Scheduler, Schedules};
+use everbeat_store::{
+    Author, Cancelled, LookedAt, LookedSchedule, Put, PutSchedule, RunFilter, Runs, Scheduler, Schedules,
+};
 use everbeat_store_sql::{Postgres, PostgresOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -36,7 +38,8 @@ async fn plan(store: &Postgres, name: &str, fields: Value) -> ScheduleId {
     let mut value = json!({ "configuration": { "task": "work" } });
     value.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
     let schedule = Schedule::parse(ScheduleKind::Flow, name, &value).expect("a valid flow");
-    let put = PutSchedule { id: ScheduleId(steps::next_id()), schedule, enabled: None, version: None };
+    let id = ScheduleId(steps::next_id());
+    let put = PutSchedule { id, schedule, enabled: None, version: None, author: Author::Person };
     match store.put_schedule(put).await.expect("put") {
         Put::Created(stored) => stored.id,
         other => panic!("not new: {other:?}"),

@@ -11,6 +11,7 @@ pub mod memory;
 mod audit;
 mod check_row;
 mod checks;
+mod declared;
 mod error;
 mod events;
 mod executions;
@@ -31,6 +32,7 @@ mod workers;
 pub use audit::{Audit, Audits, Violation};
 pub use check_row::{CheckRow, CheckWritten, check_deleted};
 pub use checks::{CheckFilter, CheckPut, Checks, DueChecks, Expected, NewPing, Pinged, PutCheck};
+pub use declared::{Author, Declared};
 pub use error::{Cause, Class, Error, Obstacle};
 pub use events::{EventPage, Events, News, TRIM_LIMIT};
 pub use executions::{
@@ -46,7 +48,7 @@ pub use replicas::{Joined, Renewal, Replicas, Sweeps};
 pub use runs::{
     Cancelled, Claim, Held, LIST_BYTES, Part, Promoted, RunFilter, Runs, Sign, Signed, Which, last_heartbeat,
 };
-pub use schedule_row::{ScheduleRow, Written, schedule_deleted, schedule_written};
+pub use schedule_row::{ScheduleRow, Written, schedule_deleted, schedule_written, stored_definition};
 pub use schedules::{
     Deleted, DueSchedule, DueSchedules, LeftOut, LookedAt, LookedSchedule, MOST_LEFT, Put, PutSchedule, ScheduleFilter,
     Scheduler, Schedules, StoredSchedule, schedule_events,

@@ -1,10 +1,11 @@
 //! The row of a schedule, and what becomes of the row when the schedule is written, switched or looked at: alike in every
 //! store.
 
-use crate::PutSchedule;
+use crate::{Author, Declared, PutSchedule};
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::schedule::{Decision, Occurrence, Others, Schedule, ScheduleKind, Situation, rearm};
 use everbeat_model::{Json, ScheduleId, StoreTime};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub struct ScheduleRow {
     pub cursor: Option<Json>,
     /// Those the schedule comes after that have succeeded since.
     pub fed_by: BTreeSet<String>,
+    pub declared: Declared,
 }
 
 /// What a request to write a schedule comes to.
@@ -55,11 +57,20 @@ impl ScheduleRow {
                 late_since: None,
                 cursor: None,
                 fed_by: BTreeSet::new(),
+                declared: if put.author == Author::Code { Declared::Same } else { Declared::Never },
             }));
         };
-        let enabled = put.enabled.unwrap_or(row.enabled);
-        if *row.schedule == put.schedule && enabled == row.enabled {
+        // What code said before is no news: what somebody has written since then stands.
+        if put.author == Author::Code && row.declared.last(&row.schedule) == Some(&put.schedule) {
             return Written::Same;
+        }
+        let declared = row.declared.after(&row.schedule, put);
+        let enabled = put.enabled.filter(|_| put.author == Author::Person).unwrap_or(row.enabled);
+        if *row.schedule == put.schedule && enabled == row.enabled {
+            return match declared == row.declared {
+                true => Written::Same,
+                false => Written::Row(Box::new(ScheduleRow { declared, ..row.clone() })),
+            };
         }
         let moved = row.schedule.terms.rhythm != put.schedule.terms.rhythm || (enabled && !row.enabled);
         Written::Row(Box::new(ScheduleRow {
@@ -69,6 +80,7 @@ impl ScheduleRow {
             updated_at: now,
             next_due: if moved { rearm(rhythm, row.last_due, now) } else { row.next_due },
             fed_by: row.fed_by.iter().filter(|name| put.schedule.after.contains(name)).cloned().collect(),
+            declared,
             ..row.clone()
         }))
     }
@@ -111,6 +123,27 @@ impl ScheduleRow {
         }
     }
 }
+
+impl ScheduleRow {
+    /// The definition as it is stored, with what code declared beside it.
+    pub fn to_stored(&self) -> String {
+        let mut value = self.schedule.to_value();
+        if let (Some(declared), Value::Object(fields)) = (self.declared.to_stored(), &mut value) {
+            fields.insert(DECLARED.to_string(), declared);
+        }
+        value.to_string()
+    }
+}
+
+/// Reads the stored form of a definition. None if another version wrote what this one cannot read.
+pub fn stored_definition(kind: ScheduleKind, name: &str, text: &str) -> Option<(Schedule, Declared)> {
+    let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return None };
+    let declared = Declared::from_stored(kind, name, fields.remove(DECLARED));
+    Some((Schedule::from_fields(kind, name, fields)?, declared))
+}
+
+/// The field beside those of the definition.
+const DECLARED: &str = "declared";
 
 /// What is told when a schedule is written or switched.
 pub fn schedule_written(kind: ScheduleKind, name: &str) -> String {

@@ -1,4 +1,4 @@
-use crate::{Part, Result};
+use crate::{Author, Declared, Part, Result};
 use async_trait::async_trait;
 use everbeat_model::event::{EventKind, line};
 use everbeat_model::schedule::{Decision, Left, Occurrence, Schedule, ScheduleKind, Situation, Wish};
@@ -68,6 +68,7 @@ pub struct PutSchedule {
     pub enabled: Option<bool>,
     /// Only in place of this version.
     pub version: Option<u64>,
+    pub author: Author,
 }
 
 #[derive(Clone, Debug)]
@@ -109,6 +110,7 @@ pub struct StoredSchedule {
     pub unfinished: usize,
     /// The run that was made last, unless it was forgotten.
     pub last_run: Option<Run>,
+    pub declared: Declared,
 }
 
 impl StoredSchedule {

@@ -16,6 +16,8 @@ use uuid::Uuid;
 /// A worker performs no more attempts at once.
 const MOST_SLOTS: usize = 1000;
 const MOST_TASKS: usize = 1000;
+/// A worker declares no more graphs, flows and schedules.
+const MOST_DECLARED: usize = 1000;
 /// No more workers of no pool are let in.
 const MOST_REMOTE: usize = 10_000;
 
@@ -79,23 +81,11 @@ impl Engine {
             telemetry::ready(&pool, &worker, took);
             let new = pool.offers(&hello.tasks);
             // Apart: however slow the store is, the worker hears its welcome at once.
-            let engine = self.clone();
-            let introduce = async move { engine.introduce(new, &hello.graphs).await };
+            let (engine, known) = (self.clone(), worker.clone());
+            let introduce = async move { engine.introduce(&known, new, &hello).await };
             worker.own(core.env.spawn("introduce worker", introduce.boxed()));
         }
         Ok(link)
-    }
-
-    /// Tells the store what a new worker brings along: names of tasks, if there are new ones, and graphs.
-    async fn introduce(&self, new_tasks: bool, graphs: &[String]) {
-        if new_tasks {
-            self.core.announce_tasks().await;
-        }
-        for graph in graphs {
-            if let Err(error) = self.apply_text(graph).await {
-                tracing::warn!(%error, "a graph that a worker declares cannot be applied");
-            }
-        }
     }
 }
 
@@ -106,6 +96,12 @@ fn check(hello: &Hello) -> Result<(), Refused> {
     }
     if hello.tasks.len() > MOST_TASKS {
         return invalid(format!("{} tasks are too many; name at most {MOST_TASKS}", hello.tasks.len()));
+    }
+    let declared = hello.graphs.len() + hello.flows.len() + hello.schedules.len();
+    if declared > MOST_DECLARED {
+        return invalid(format!(
+            "{declared} graphs, flows and schedules are too many; declare at most {MOST_DECLARED}"
+        ));
     }
     for task in &hello.tasks {
         everbeat_model::run::check_task_name("task", task).map_err(|error| Refused::Invalid(error.to_string()))?;

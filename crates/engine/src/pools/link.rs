@@ -19,6 +19,8 @@ pub struct Hello {
     pub returning: Option<Returning>,
     /// Definitions, each as JSON text.
     pub graphs: Vec<String>,
+    pub flows: Vec<String>,
+    pub schedules: Vec<String>,
     pub host: String,
 }
 
@@ -139,6 +141,17 @@ pub enum ToWorker {
     Dump {
         sequence: u64,
     },
+    Declined(Declined),
+}
+
+/// A definition that a worker declares, and that cannot be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declined {
+    /// `graph`, `flow` or `schedule`.
+    pub kind: &'static str,
+    /// Empty if the definition has none.
+    pub name: String,
+    pub problem: String,
 }
 
 /// One attempt for a worker.

@@ -7,6 +7,7 @@ mod engage;
 mod follow;
 mod greet;
 mod guardian;
+mod introduce;
 mod keep;
 mod keys;
 mod lines;
@@ -34,8 +35,8 @@ pub use guardian::{
     Swept, WorkerExit, WorkerOrder, WorkerProcess, WorkerSignal,
 };
 pub use link::{
-    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning, SessionShown,
-    ToWorker, Why,
+    Assignment, Declined, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning,
+    SessionShown, ToWorker, Why,
 };
 pub use settings::{PoolSettings, Protocol, WantedContainment};
 pub use telemetry::tell;

@@ -4,7 +4,7 @@ use super::{FlowRules, Tried};
 use crate::{Engine, Error, Result};
 use everbeat_model::schedule::{FLOW, Schedule, ScheduleKind, ScheduledWork, Wish};
 use everbeat_model::{Idempotency, Invalid, Json, PolicyPatch, RunId, ScheduleId, StoreTime};
-use everbeat_store::{Deleted, LookedAt, Part, Put, PutSchedule, ScheduleFilter, StoredSchedule};
+use everbeat_store::{Author, Deleted, LookedAt, Part, Put, PutSchedule, ScheduleFilter, StoredSchedule};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub struct WriteSchedule {
     pub version: Option<u64>,
     /// Accept a task that nobody has offered yet.
     pub accept_unknown: bool,
+    pub author: Author,
 }
 
 /// A schedule as people see it.
@@ -63,6 +64,7 @@ impl Engine {
             schedule: write.schedule,
             enabled: write.enabled,
             version: write.version,
+            author: write.author,
         };
         let put = self.core.bounded(self.core.store.put_schedule(put)).await?;
         self.core.schedules_noted.notify_one();

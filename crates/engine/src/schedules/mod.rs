@@ -1,6 +1,7 @@
 //! Schedules and flows: what users ask of them, and what is due for them.
 
 mod ask;
+mod declare;
 mod heartbeat;
 mod ledger;
 pub(crate) mod tick;

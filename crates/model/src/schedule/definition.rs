@@ -151,7 +151,12 @@ impl Schedule {
 
     /// Reads the stored form. None if another version wrote what this one cannot read: such a schedule is left alone.
     pub fn from_stored(kind: ScheduleKind, name: &str, text: &str) -> Option<Schedule> {
-        let Ok(Value::Object(mut fields)) = serde_json::from_str(text) else { return None };
+        let Ok(Value::Object(fields)) = serde_json::from_str(text) else { return None };
+        Schedule::from_fields(kind, name, fields)
+    }
+
+    /// The same, of fields that are read already. Fields that are not known are passed over.
+    pub fn from_fields(kind: ScheduleKind, name: &str, mut fields: Map<String, Value>) -> Option<Schedule> {
         let own: &[&str] = if kind == ScheduleKind::Flow { &OF_FLOWS } else { &OF_SCHEDULES };
         fields.retain(|field, _| COMMON.contains(&field.as_str()) || own.contains(&field.as_str()));
         Schedule::parse(kind, name, &Value::Object(fields)).ok()

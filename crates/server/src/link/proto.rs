@@ -33,7 +33,7 @@ pub(crate) mod from_worker {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct FromServer {
-    #[prost(oneof = "from_server::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "from_server::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub(crate) message: Option<from_server::Message>,
 }
 
@@ -58,6 +58,8 @@ pub(crate) mod from_server {
         Dump(super::Dump),
         #[prost(message, tag = "9")]
         OutputAnswer(super::OutputAnswer),
+        #[prost(message, tag = "10")]
+        Declined(super::Declined),
     }
 }
 
@@ -86,6 +88,10 @@ pub(crate) struct Hello {
     pub(crate) host: String,
     #[prost(bytes = "vec", tag = "11")]
     pub(crate) key: Vec<u8>,
+    #[prost(string, repeated, tag = "12")]
+    pub(crate) flows: Vec<String>,
+    #[prost(string, repeated, tag = "13")]
+    pub(crate) schedules: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -105,6 +111,16 @@ pub(crate) struct Welcome {
     pub(crate) message_limit: u32,
     #[prost(bool, tag = "7")]
     pub(crate) answers_output: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Declined {
+    #[prost(string, tag = "1")]
+    pub(crate) kind: String,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) problem: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]

@@ -3,14 +3,15 @@
 use super::grpc::{MESSAGE_LIMIT, Status};
 use super::proto::{self, from_server, from_worker};
 use everbeat_engine::pools::{
-    Assignment, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Returning, ToWorker, Why,
+    Assignment, Declined, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Returning, ToWorker, Why,
 };
 use everbeat_model::{Token, WorkerId};
 use std::time::Duration;
 use uuid::Uuid;
 
 pub(super) fn hello(hello: proto::Hello) -> Result<Hello, Status> {
-    let proto::Hello { pool, secret, sdk, tasks, slots, queues, worker_id, leases, graphs, host, key } = hello;
+    let proto::Hello { pool, secret, sdk, tasks, slots, queues, worker_id, leases, graphs, host, key, .. } = hello;
+    let (flows, schedules) = (hello.flows, hello.schedules);
     let returning = match worker_id.is_empty() {
         true => None,
         false => Some(Returning {
@@ -21,7 +22,7 @@ pub(super) fn hello(hello: proto::Hello) -> Result<Hello, Status> {
     };
     let slots = usize::try_from(slots).unwrap_or(usize::MAX);
     let pool = Some(pool).filter(|pool| !pool.is_empty());
-    Ok(Hello { pool, secret, sdk, tasks, slots, queues, returning, graphs, host })
+    Ok(Hello { pool, secret, sdk, tasks, slots, queues, returning, graphs, flows, schedules, host })
 }
 
 /// What a worker says after its hello.
@@ -132,6 +133,9 @@ pub(super) fn to_worker(word: ToWorker) -> proto::FromServer {
         }
         ToWorker::Drain { grace } => from_server::Message::Drain(proto::Drain { grace_ms: short(grace) }),
         ToWorker::Dump { sequence } => from_server::Message::Dump(proto::Dump { sequence }),
+        ToWorker::Declined(Declined { kind, name, problem }) => {
+            from_server::Message::Declined(proto::Declined { kind: kind.to_string(), name, problem })
+        }
     };
     proto::FromServer { message: Some(message) }
 }

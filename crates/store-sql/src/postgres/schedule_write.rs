@@ -197,7 +197,7 @@ async fn note_group(transaction: &Transaction<'_>, id: ScheduleId, schedule: &Sc
 }
 
 async fn write(transaction: &Transaction<'_>, id: ScheduleId, row: &ScheduleRow) -> Outcome<()> {
-    let (cells, definition) = (UpdateCells::of(id.0, row), row.schedule.to_stored());
+    let (cells, definition) = (UpdateCells::of(id.0, row), row.to_stored());
     let mut params = cells.looked_params();
     params.extend([
         &cells.version as &(dyn ToSql + Sync),

@@ -182,7 +182,7 @@ fn update(tx: &Tx<'_>, id: ScheduleId, row: &ScheduleRow) -> Outcome<()> {
     )?;
     update.execute(params![
         id.0.into_bytes(),
-        row.schedule.to_stored(),
+        row.to_stored(),
         whole(row.version),
         row.enabled,
         row.updated_at.0,

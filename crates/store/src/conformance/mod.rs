@@ -35,6 +35,7 @@ mod reopen;
 mod replicas;
 mod rescue;
 mod retention;
+mod schedule_code;
 mod schedule_ends;
 mod schedule_steps;
 mod schedule_turns;
@@ -453,6 +454,12 @@ macro_rules! conformance {
                 what_a_replica_has_taken_and_does_not_use_is_let_go
                 sessions_of_replicas_that_are_gone_are_forgotten
                 what_waits_for_a_session_is_unbound_whatever_its_task
+            }
+            schedule_code {
+                what_code_declares_again_leaves_what_somebody_has_written_since
+                what_code_changes_replaces_what_is_there_and_leaves_it_switched_as_it_was
+                what_somebody_wrote_first_becomes_that_of_the_code
+                one_name_declared_from_many_sides_at_once_is_written_once
             }
             schedules {
                 a_schedule_reads_back_as_it_was_written

@@ -4,7 +4,7 @@
 use super::build::success;
 use super::fixture::Fixture;
 use crate::{
-    DueSchedule, DueSchedules, LookedAt, LookedSchedule, Put, PutSchedule, Scheduler, Schedules, StoredSchedule,
+    Author, DueSchedule, DueSchedules, LookedAt, LookedSchedule, Put, PutSchedule, Scheduler, Schedules, StoredSchedule,
 };
 use everbeat_model::run::Claimed;
 use everbeat_model::schedule::{Decision, RunDefaults, Schedule, ScheduleKind, Situation, Wish, look};
@@ -71,7 +71,7 @@ impl Fixture {
     }
 
     pub(super) fn request_for(&self, schedule: Schedule) -> PutSchedule {
-        PutSchedule { id: ScheduleId(self.next_id()), schedule, enabled: None, version: None }
+        PutSchedule { id: ScheduleId(self.next_id()), schedule, enabled: None, version: None, author: Author::Person }
     }
 
     pub(super) async fn put(&self, schedule: Schedule) -> Put {

@@ -307,6 +307,7 @@ impl State {
             waiting: self.occurrences_of(id).filter(|occurrence| occurrence.waits()).count(),
             unfinished: self.occurrences_of(id).filter(|one| !one.waits() && !self.is_over(one.run)).count(),
             last_run: self.runs.keys().rev().find(of_it).and_then(|run| self.run(*run)),
+            declared: row.declared.clone(),
         }
     }
 }

@@ -1,4 +1,4 @@
-# Made by scripts/stubs from worker.proto with sha256 77b377dd7fef1d63cb36d60b185a359aad0f0d0822ba9a6a456398caa5216c34
+# Made by scripts/stubs from worker.proto with sha256 a0bb21d788a7672b1c0412ca0a8d5f56ebfd5632fa7cce36b3e3690896ef897d
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -28,7 +28,7 @@ class FromWorker(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ...) -> None: ...
 
 class FromServer(_message.Message):
-    __slots__ = ("welcome", "ping", "work", "heartbeat_answer", "cancel", "drain", "ended_answer", "dump", "output_answer")
+    __slots__ = ("welcome", "ping", "work", "heartbeat_answer", "cancel", "drain", "ended_answer", "dump", "output_answer", "declined")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class FromServer(_message.Message):
     ENDED_ANSWER_FIELD_NUMBER: _ClassVar[int]
     DUMP_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     ping: Ping
     work: Work
@@ -47,10 +48,11 @@ class FromServer(_message.Message):
     ended_answer: EndedAnswer
     dump: Dump
     output_answer: OutputAnswer
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., heartbeat_answer: _Optional[_Union[HeartbeatAnswer, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., ended_answer: _Optional[_Union[EndedAnswer, _Mapping]] = ..., dump: _Optional[_Union[Dump, _Mapping]] = ..., output_answer: _Optional[_Union[OutputAnswer, _Mapping]] = ...) -> None: ...
+    declined: Declined
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., heartbeat_answer: _Optional[_Union[HeartbeatAnswer, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., ended_answer: _Optional[_Union[EndedAnswer, _Mapping]] = ..., dump: _Optional[_Union[Dump, _Mapping]] = ..., output_answer: _Optional[_Union[OutputAnswer, _Mapping]] = ..., declined: _Optional[_Union[Declined, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("pool", "secret", "sdk", "tasks", "slots", "queues", "worker_id", "leases", "graphs", "host", "key")
+    __slots__ = ("pool", "secret", "sdk", "tasks", "slots", "queues", "worker_id", "leases", "graphs", "host", "key", "flows", "schedules")
     POOL_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     SDK_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +64,8 @@ class Hello(_message.Message):
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     pool: str
     secret: str
     sdk: str
@@ -73,7 +77,9 @@ class Hello(_message.Message):
     graphs: _containers.RepeatedScalarFieldContainer[str]
     host: str
     key: bytes
-    def __init__(self, pool: _Optional[str] = ..., secret: _Optional[str] = ..., sdk: _Optional[str] = ..., tasks: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., worker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., graphs: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
+    flows: _containers.RepeatedScalarFieldContainer[str]
+    schedules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pool: _Optional[str] = ..., secret: _Optional[str] = ..., sdk: _Optional[str] = ..., tasks: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., worker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., graphs: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., key: _Optional[bytes] = ..., flows: _Optional[_Iterable[str]] = ..., schedules: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("worker_id", "epoch", "ping_interval_ms", "worker_ttl_ms", "key", "message_limit", "answers_output")
@@ -92,6 +98,16 @@ class Welcome(_message.Message):
     message_limit: int
     answers_output: bool
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ..., worker_ttl_ms: _Optional[int] = ..., key: _Optional[bytes] = ..., message_limit: _Optional[int] = ..., answers_output: bool = ...) -> None: ...
+
+class Declined(_message.Message):
+    __slots__ = ("kind", "name", "problem")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    problem: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("sequence", "epoch", "vouched_ms")

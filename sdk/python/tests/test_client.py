@@ -289,3 +289,70 @@ def test_both_clients_have_the_same_methods():
 def test_the_blocking_side_never_suspends():
     with pytest.raises(RuntimeError, match="suspended"):
         finish(asyncio.sleep(0))
+
+
+def test_flows_are_written_asked_for_and_listed(client, script):
+    flow = {"name": "a b", "version": 3, "enabled": True, "declared": None}
+    run = {"id": "r1", "flow": "a b", "status": "pending"}
+    app = everbeat.App()
+    app.flow("f", every="1h")(lambda ctx: None)
+    script.answers = [
+        (201, flow),
+        (200, flow),
+        (200, flow),
+        (200, {**flow, "enabled": False}),
+        (200, flow),
+        (202, run),
+        (201, run),
+        (200, {"items": [run], "next_cursor": "c"}),
+        (200, {"items": [run], "next_cursor": None}),
+        (200, {"items": ["2026-03-29T01:00:00Z"]}),
+        (200, {"items": [flow], "next_cursor": None}),
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ]
+    assert client.flows.put("a b", {"run_interval": 60}, version=2, enabled=True, accept_unknown=True).version == 3
+    assert client.flows.put("f", app.flows[0]).name == "a b"
+    assert client.flows.get("a b").enabled
+    assert not client.flows.disable("a b").enabled
+    assert client.flows.enable("a b").enabled
+    assert client.flows.trigger("a b", from_=1, to=5).status == "pending"
+    assert client.flows.trigger("a b").id == "r1"
+    assert [each.id for each in client.flows.runs("a b", page_size=1)] == ["r1", "r1"]
+    assert client.flows.next("a b", 1) == ["2026-03-29T01:00:00Z"]
+    assert [each.name for each in client.flows.list()] == ["a b"]
+    client.flows.delete("a b", version=3)
+    said = [(method, path.replace("/api/v1/flows", "")) for method, path, _, _ in script.requests]
+    assert said == [
+        ("PUT", "/a%20b"),
+        ("PUT", "/f"),
+        ("GET", "/a%20b"),
+        ("POST", "/a%20b/disable"),
+        ("POST", "/a%20b/enable"),
+        ("POST", "/a%20b/trigger"),
+        ("POST", "/a%20b/trigger"),
+        ("GET", "/a%20b/runs?limit=1"),
+        ("GET", "/a%20b/runs?limit=1&cursor=c"),
+        ("GET", "/a%20b/next?limit=1"),
+        ("GET", ""),
+        ("DELETE", "/a%20b"),
+    ]
+    headers = [{name.lower(): value for name, value in headers.items()} for _, _, headers, _ in script.requests]
+    assert (headers[0]["if-match"], headers[-1]["if-match"], headers[1].get("if-match")) == ('"2"', '"3"', None)
+    bodies = [body for _, _, _, body in script.requests]
+    assert json.loads(bodies[0]) == {"run_interval": 60, "enabled": True, "accept_unknown": True}
+    assert json.loads(bodies[1]) == app.flows[0].definition()
+    assert (json.loads(bodies[5]), bodies[6]) == ({"from": 1, "to": 5}, b"")
+
+
+def test_schedules_have_the_same_methods_and_a_trigger_is_sent_once(client, script):
+    schedule = {"name": "s", "task": "t", "version": 1}
+    script.answers = [(201, schedule), (200, schedule), problem(503, "unavailable")]
+    assert client.schedules.put("s", {"task": "t", "schedule": {"every": "1h"}}).task == "t"
+    assert client.schedules.get("s").version == 1
+    with pytest.raises(everbeat.Problem):
+        client.schedules.trigger("s")
+    assert [path for _, path, _, _ in script.requests] == [
+        "/api/v1/schedules/s",
+        "/api/v1/schedules/s",
+        "/api/v1/schedules/s/trigger",
+    ]

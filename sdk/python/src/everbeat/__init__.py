@@ -23,6 +23,7 @@ from everbeat.client.errors import (
 from everbeat.context import AsyncContext, Context, Session
 from everbeat.errors import Cancelled, CheckpointRefused, Permanent
 from everbeat.graphs import Graph
+from everbeat.schedules import Schedule
 from everbeat.values import NotJson
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "NotSet",
     "Permanent",
     "Problem",
+    "Schedule",
     "Session",
     "Task",
     "Unreachable",

@@ -5,8 +5,8 @@ import concurrent.futures
 import json
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Optional, Protocol, Union
+from datetime import datetime, timedelta
+from typing import Any, Dict, Optional, Protocol, Union, cast
 
 Seconds = Union[int, float, timedelta]
 
@@ -102,7 +102,7 @@ class _Facts:
 
     @property
     def args(self) -> Any:
-        """What the definition of a graph's node says besides the input; ``None`` if nothing."""
+        """What a graph's node, or the run of a flow or schedule, is told besides the input; ``None`` if nothing."""
         text = self._attempt.args_json
         return None if text is None else json.loads(text)
 
@@ -120,6 +120,51 @@ class _Facts:
     def session(self) -> Optional[Session]:
         """The session that the run belongs to, if any."""
         return self._attempt.session
+
+    @property
+    def flow(self) -> Optional[str]:
+        """The name of the flow that the run belongs to; ``None`` if it is not one of a flow's."""
+        return cast(Optional[str], self._occasion().get("flow"))
+
+    @property
+    def schedule(self) -> Optional[str]:
+        """The name of the schedule that the run belongs to; ``None`` if it is not one of a schedule's."""
+        return cast(Optional[str], self._occasion().get("schedule"))
+
+    @property
+    def due_at(self) -> Optional[datetime]:
+        """When the run of a flow or schedule was due; the same in every attempt."""
+        due = self._occasion().get("due_at")
+        return None if due is None else datetime.fromisoformat(due.replace("Z", "+00:00"))
+
+    @property
+    def cause(self) -> Optional[str]:
+        """Why the run of a flow or schedule is due: ``clock``, ``asked``, or ``after`` another has succeeded."""
+        return cast(Optional[str], self._occasion().get("cause"))
+
+    @property
+    def cursor(self) -> Any:
+        """Where a flow goes on: the last checkpoint of the run before this one, or what somebody has asked for.
+
+        ``None`` if there is neither. An earlier attempt of this run may have come further:
+        ``ctx.resume(ctx.cursor)`` looks at both.
+        """
+        return self._occasion().get("cursor")
+
+    @property
+    def from_(self) -> Any:
+        """Where the part of the source begins that somebody has asked for with a backfill; ``None`` if nobody has."""
+        return (self._occasion().get("range") or {}).get("from")
+
+    @property
+    def to(self) -> Any:
+        """Where that part ends."""
+        return (self._occasion().get("range") or {}).get("to")
+
+    def _occasion(self) -> Dict[str, Any]:
+        """What the run of a flow or schedule is told. The args of a graph's node are something else."""
+        args = None if self._attempt.execution_id is not None else self.args
+        return args if isinstance(args, dict) else {}
 
     @property
     def cancelled(self) -> bool:

@@ -14,7 +14,22 @@ from everbeat.client.errors import (
     Unsuccessful,
     WaitTimedOut,
 )
-from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Record, Run, Value
+from everbeat.client.records import (
+    Accepted,
+    Attempt,
+    Change,
+    Event,
+    Execution,
+    Flow,
+    FlowRun,
+    Graph,
+    Item,
+    Job,
+    Record,
+    Run,
+    Schedule,
+    Value,
+)
 
 __all__ = [
     "Accepted",
@@ -27,6 +42,8 @@ __all__ = [
     "Event",
     "EverbeatError",
     "Execution",
+    "Flow",
+    "FlowRun",
     "Forbidden",
     "Graph",
     "Item",
@@ -36,6 +53,7 @@ __all__ = [
     "Problem",
     "Record",
     "Run",
+    "Schedule",
     "Unreachable",
     "Unsuccessful",
     "Value",

@@ -5,6 +5,7 @@ from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, 
 
 from everbeat.app import DECLARED, Function, Task, name_of
 from everbeat.client import core
+from everbeat.client.aio_schedules import AsyncFlows, AsyncSchedules
 from everbeat.client.core import Core, given, path
 from everbeat.client.errors import NotSet
 from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Run, Value
@@ -37,6 +38,8 @@ class AsyncClient:
         self.executions = AsyncExecutions(self._core)
         self.graphs = AsyncGraphs(self._core)
         self.jobs = AsyncJobs(self._core)
+        self.flows = AsyncFlows(self._core)
+        self.schedules = AsyncSchedules(self._core)
 
     def events(
         self,

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 from everbeat.app import Function
 from everbeat.client import core
 from everbeat.client.aio import AsyncExecutions, AsyncGraphs, AsyncJobs, AsyncRuns, SessionGiven, When
+from everbeat.client.blocking_schedules import Flows, Schedules
 from everbeat.client.core import Core
 from everbeat.client.records import Accepted, Attempt, Change, Event, Execution, Graph, Item, Job, Run, Value
 from everbeat.client.transport import Address, Blocking, finish, iterate
@@ -33,6 +34,8 @@ class Client:
         self.executions = Executions(self._core)
         self.graphs = Graphs(self._core)
         self.jobs = Jobs(self._core)
+        self.flows = Flows(self._core)
+        self.schedules = Schedules(self._core)
 
     def events(
         self,

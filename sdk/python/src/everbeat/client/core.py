@@ -45,20 +45,20 @@ class Core:
     async def get(self, path: str, query: Optional[Query] = None) -> Any:
         return await self._ask("GET", path, query)
 
-    async def put(self, path: str, body: Any) -> Any:
-        return await self._ask("PUT", path, body=body)
+    async def put(self, path: str, body: Any, headers: Optional[Dict[str, str]] = None) -> Any:
+        return await self._ask("PUT", path, body=body, headers=headers)
 
-    async def delete(self, path: str, query: Optional[Query] = None) -> Any:
-        return await self._ask("DELETE", path, query)
+    async def delete(self, path: str, query: Optional[Query] = None, headers: Optional[Dict[str, str]] = None) -> Any:
+        return await self._ask("DELETE", path, query, headers=headers)
 
     async def create(self, path: str, body: Any, idempotency_key: Optional[str]) -> Any:
         """A POST that creates. Its key lets it be sent again without creating twice."""
         key = idempotency_key or uuid.uuid4().hex
         return await self._ask("POST", path, body=body, headers={"idempotency-key": key})
 
-    async def act(self, path: str, repeatable: bool) -> Any:
+    async def act(self, path: str, repeatable: bool, body: Any = None) -> Any:
         """A POST that does something to what exists."""
-        return await self._ask("POST", path, repeatable=repeatable)
+        return await self._ask("POST", path, body=body, repeatable=repeatable)
 
     async def wait(self, path: str, query: Query, timeout: Optional[float], what: str) -> Any:
         """Asks until there is an answer other than that there is none yet. Outlives restarts of the server."""

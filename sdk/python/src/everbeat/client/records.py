@@ -170,6 +170,73 @@ class Graph(Record):
     nodes: List[Dict[str, Any]]
 
 
+class Scheduled(Record):
+    """What flows and schedules have in common, as the server has it."""
+
+    name: str
+    description: Optional[str]
+    enabled: bool
+    #: ``{"every": …}``, or ``{"cron": …, "tz": …}``.
+    schedule: Optional[Dict[str, str]]
+    overlap: str
+    catch_up: str
+    late_after: Optional[str]
+    queue: Optional[str]
+    priority: int
+    policy: Dict[str, Any]
+    concurrency: Optional[int]
+    group: Optional[str]
+    after: List[str]
+    #: ``None`` unless code declares it: ``same`` as the code says, or ``changed`` since by somebody.
+    declared: Optional[str]
+    version: int
+    created_at: str
+    updated_at: str
+    last_run_at: Optional[str]
+    last_run_status: Optional[str]
+    last_run_error: Optional[str]
+    next_due_at: Optional[str]
+    late_ms: Optional[int]
+    waiting: int
+    running: int
+
+
+class Schedule(Scheduled):
+    """A task that is due again and again."""
+
+    task: str
+    input: Any
+
+
+class Flow(Scheduled):
+    """Data from a source to a sink, or a task that is handed the configuration."""
+
+    run_interval: Optional[int]
+    configuration: Dict[str, Any]
+    dead_letter: Optional[Dict[str, Any]]
+    max_rejected: Any
+    #: Where its last run left off.
+    cursor: Any
+
+
+class FlowRun(Record):
+    """One run of a flow or schedule, or one that waits for its turn. ``client.runs`` knows the run by the same id."""
+
+    id: str
+    flow: str
+    due_at: Optional[str]
+    #: ``pending``, ``in_progress``, ``success``, ``failed`` or ``cancelled``.
+    status: str
+    started_at: Optional[str]
+    ended_at: Optional[str]
+    duration_ms: Optional[int]
+    attempt: int
+    counts: Optional[Dict[str, int]]
+    cursor: Any
+    error_message: Optional[str]
+    error_backtrace: Optional[str]
+
+
 class Event(Record):
     """Something that happened. ``gap`` says that earlier events are no longer kept."""
 

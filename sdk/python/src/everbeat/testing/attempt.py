@@ -2,7 +2,8 @@
 
 import concurrent.futures
 import json
-from typing import Any, List, Optional
+from datetime import datetime, timezone
+from typing import Any, Dict, List, Optional
 
 from everbeat.context import AsyncContext, Beat, Context, Session
 from everbeat.errors import Cancelled
@@ -17,6 +18,8 @@ class FakeAttempt:
         attempt = FakeAttempt(checkpoint={"page": 3})
         assert import_pages(attempt.context, url) == 12
         assert attempt.checkpoints[-1] == {"page": 12}
+
+    For a flow, say what its run is told: ``FakeAttempt(flow="orders", cursor=5)``.
     """
 
     def __init__(
@@ -31,10 +34,18 @@ class FakeAttempt:
         node: Optional[str] = None,
         session: Optional[Session] = None,
         time_left: Optional[float] = None,
+        flow: Optional[str] = None,
+        due_at: Optional[datetime] = None,
+        cause: str = "clock",
+        cursor: Any = None,
+        from_: Any = None,
+        to: Any = None,
     ) -> None:
         self.task = task
         self.run_id = run_id
         self.number = attempt
+        if flow is not None:
+            args = _told(flow, due_at or datetime.now(timezone.utc), cause, cursor, {"from": from_, "to": to})
         self.args_json = None if args is None else encode(args, "args")
         self.checkpoint_json = None if checkpoint is None else encode(checkpoint, "the checkpoint")
         self.execution_id = execution_id
@@ -72,3 +83,10 @@ class FakeAttempt:
         stored: concurrent.futures.Future[None] = concurrent.futures.Future()
         stored.set_result(None)
         return stored
+
+
+def _told(flow: str, due_at: datetime, cause: str, cursor: Any, ends: Dict[str, Any]) -> Dict[str, Any]:
+    """What the run of a flow is told beside its configuration."""
+    told = {"flow": flow, "due_at": due_at.isoformat(), "cause": cause}
+    part = {name: end for name, end in ends.items() if end is not None}
+    return {**told, **({"cursor": cursor} if cursor is not None else {}), **({"range": part} if part else {})}

@@ -52,6 +52,8 @@ class Identity:
     sdk: str
     tasks: Tuple[str, ...]
     graphs: Tuple[str, ...]
+    flows: Tuple[str, ...]
+    schedules: Tuple[str, ...]
     slots: int
     queues: Tuple[str, ...]
     host: str
@@ -236,6 +238,8 @@ class Link(threading.Thread):
             sdk=identity.sdk,
             tasks=identity.tasks,
             graphs=identity.graphs,
+            flows=identity.flows,
+            schedules=identity.schedules,
             slots=identity.slots,
             queues=identity.queues,
             host=identity.host,
@@ -275,6 +279,9 @@ class Link(threading.Thread):
         elif kind == "dump":
             text = outcome.clean(vitals.stacks(self._loop), _STACKS_BYTES)
             self._outbox.urge(pb.FromWorker(stacks=pb.Stacks(sequence=message.dump.sequence, text=text)))
+        elif kind == "declined":
+            declined = message.declined
+            say(f"everbeat: {declined.kind} {declined.name!r} was not accepted: {declined.problem}")
         # Anything else is of a newer server; a second welcome changes nothing.
         return True
 

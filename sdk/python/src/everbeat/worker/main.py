@@ -154,6 +154,8 @@ def _identity(chosen: settings.Settings, app: App) -> Identity:
         sdk=f"everbeat-python {__version__} (Python {sys.version.split()[0]})",
         tasks=tuple(app.tasks),
         graphs=tuple(json.dumps(graph.definition()) for graph in app.graphs),
+        flows=tuple(json.dumps(flow.definition()) for flow in app.flows),
+        schedules=tuple(json.dumps(schedule.definition()) for schedule in app.schedules),
         slots=chosen.slots,
         queues=chosen.queues,
         host=socket.gethostname(),

@@ -184,6 +184,8 @@ def arguments(task: Task, input_json: str) -> Tuple[Tuple[Any, ...], Dict[str, A
         return (), {}
     if not isinstance(value, dict):
         return (value,), {}
+    if task.is_flow:
+        value.pop("task", None)
     return (), _named(task.function, value) if task.is_node else value
 
 

@@ -2,7 +2,7 @@
 //! all of what comes out in one transaction.
 
 use super::decide::{Begun, Left, Look, Room, Standing, ask, decide};
-use super::{FLOW, Rhythm, Schedule, ScheduledWork};
+use super::{CatchUp, FLOW, Overlap, Rhythm, Schedule, ScheduledWork};
 use crate::Planted;
 use crate::id::{RunId, ScheduleId};
 use crate::idempotency::Idempotency;
@@ -166,17 +166,25 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
     let may_begin = |occurrence: &&Occurrence| situation.enabled || occurrence.cause == DueBy::Asked;
     let waiting: Vec<&Occurrence> =
         situation.of(|state| *state == OccurrenceState::Waiting).filter(may_begin).collect();
+    let clock = matches!(wish, Wish::Look { clock: true }) && situation.enabled;
+    decision.fed = situation.enabled
+        && !schedule.after.is_empty()
+        && schedule.after.iter().all(|name| situation.fed_by.contains(name));
+    let at_once = (decision.fed || matches!(wish, Wish::Trigger { .. })).then_some(situation.now);
+    // While something waits, what is due and may not overlap is left out.
+    let waits_for_it = schedule.terms.overlap != Overlap::Skip || waiting.is_empty();
+    let by_clock = situation.due_now().filter(|_| clock && waits_for_it);
+    let oldest = waiting.iter().map(|occurrence| occurrence.due).chain(at_once).chain(by_clock).min();
     let mut standing = Standing {
         next_due: situation.next_due,
         unfinished: situation.of(|state| *state == OccurrenceState::Begun).count(),
         waiting: waiting.iter().map(|occurrence| occurrence.due).collect(),
-        room: room(situation, &waiting),
+        room: room(situation, oldest),
     };
     let mut terms = schedule.terms.clone();
     if schedule.group.is_some() {
         terms.concurrency = None;
     }
-    let clock = matches!(wish, Wish::Look { clock: true }) && situation.enabled;
     if !clock {
         (terms.rhythm, standing.next_due) = (None, None);
     }
@@ -191,9 +199,6 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
         standing.proceed(&asked);
         decision.take(situation, &waiting, asked, DueBy::Asked, wish.as_ref(), defaults, &mut || run);
     }
-    decision.fed = situation.enabled
-        && !schedule.after.is_empty()
-        && schedule.after.iter().all(|name| situation.fed_by.contains(name));
     if decision.fed {
         let fed = ask(&terms, &standing, situation.now);
         decision.take(situation, &waiting, fed, DueBy::After, None, defaults, new_run);
@@ -202,19 +207,28 @@ pub fn look(situation: &Situation, wish: Wish, defaults: &RunDefaults, new_run: 
     decision
 }
 
-/// How many more runs the others of its group leave. Those that wait there for longer come first.
-fn room(situation: &Situation, waiting: &[&Occurrence]) -> Room {
+/// How many more runs the others of its group leave. Those that wait there for longer come first: longer than the oldest
+/// of what waits here or is decided by this look. Otherwise what this look has wait could be older than all that waits, and
+/// nobody would look at it again.
+fn room(situation: &Situation, oldest: Option<StoreTime>) -> Room {
     if situation.schedule.group.is_none() {
         return Room::Unbounded;
     }
     let limit = situation.schedule.terms.concurrency.unwrap_or(1);
     let own = situation.of(|state| *state == OccurrenceState::Begun).count();
-    let oldest = waiting.iter().map(|occurrence| occurrence.due).min().unwrap_or(situation.now);
+    let oldest = oldest.unwrap_or(situation.now);
     let ahead = situation.others.waiting.iter().filter(|due| **due < oldest).count();
     Room::For(limit.saturating_sub(own + situation.others.unfinished + ahead))
 }
 
 impl Situation {
+    /// The oldest due time that a look by the clock has begin or wait, if one has come.
+    fn due_now(&self) -> Option<StoreTime> {
+        let terms = &self.schedule.terms;
+        let (rhythm, first) = terms.rhythm.as_ref().zip(self.next_due.filter(|due| *due <= self.now))?;
+        Some(if terms.catch_up == CatchUp::All { first } else { rhythm.latest(first, self.now) })
+    }
+
     fn of(&self, which: impl Fn(&OccurrenceState) -> bool) -> impl Iterator<Item = &Occurrence> {
         self.occurrences.iter().filter(move |occurrence| which(&occurrence.state))
     }

@@ -78,3 +78,36 @@ fn what_was_decided_is_not_due_again_when_a_clock_goes_back() {
         assert!(rearm(Some(&rhythm), Some(at(60)), at(3590)) >= Some(at(3590)), "{rhythm:?}");
     }
 }
+
+#[test]
+fn what_is_due_for_longer_than_all_that_waits_in_its_group_begins() {
+    let defaults =
+        RunDefaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: Planted::default() };
+    let looks = |next_due: u64, wish: Wish| {
+        let mut situation = flow(Vec::new());
+        let schedule = Arc::make_mut(&mut situation.schedule);
+        schedule.group = Some("warehouse".to_string());
+        schedule.terms.rhythm = Some(Rhythm::Every(Duration::from_secs(3600)));
+        situation.next_due = Some(at(next_due));
+        situation.others = Others { unfinished: 0, waiting: vec![at(100)] };
+        let decision = look(&situation, wish, &defaults, &mut || run(9));
+        (decision.begin.len(), decision.add.iter().filter(|added| added.waits()).count())
+    };
+    // The other has waited since 100. What was due at 60 would wait before it, and nobody would look at either.
+    assert_eq!(looks(60, Wish::Look { clock: true }), (1, 0));
+    assert_eq!(looks(110, Wish::Look { clock: true }), (0, 1));
+    // At 130 somebody asks: the other has waited for longer.
+    assert_eq!(looks(180, Wish::Trigger { run: run(5), wish: None }), (0, 1));
+}
+
+#[test]
+fn what_somebody_asks_for_after_a_clock_went_back_is_not_left_waiting_before_all_others() {
+    let mut situation = flow(vec![occurrence(7, 120, OccurrenceState::Waiting)]);
+    Arc::make_mut(&mut situation.schedule).group = Some("warehouse".to_string());
+    situation.others = Others { unfinished: 0, waiting: vec![at(100)] };
+    situation.now = at(30);
+    let defaults =
+        RunDefaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: Planted::default() };
+    let decision = look(&situation, Wish::Trigger { run: run(5), wish: None }, &defaults, &mut || run(9));
+    assert_eq!(decision.begin.iter().map(|new| new.id).collect::<Vec<_>>(), [run(7)]);
+}

@@ -1,15 +1,16 @@
 use crate::helper::{GUARDIAN, SHIM};
 use crate::task::Typed;
-use crate::{Execution, GraphDefinition, StoreOptions, System, Values, open_store};
+use crate::{Execution, GraphDefinition, Schedule, StoreOptions, System, Values, open_store};
 use everbeat_engine::pools::PoolSettings;
 use everbeat_engine::{Ctx, Env, Failure, Host, RunView, Settings, StartExecution, Submit, SubmitJob, Tasks};
 use everbeat_model::graph::Graph;
 use everbeat_model::job::Command;
-use everbeat_model::{ExecutionId, Json, Policy, PolicyPatch, RunId, RunState};
+use everbeat_model::{ExecutionId, Invalid, Json, Policy, PolicyPatch, RunId, RunState};
 use everbeat_store::Store;
 use everbeat_supervisor::{HostGuardians, HostLocks, HostShims, Misplaced, Place, PlaceError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub struct Builder {
     misplaced: Misplaced,
     tasks: Tasks,
     graphs: Vec<Graph>,
+    /// Each with the name of its task.
+    schedules: Vec<(String, Schedule)>,
     settings: Settings,
     commands: bool,
 }
@@ -63,6 +66,7 @@ impl Engine {
             misplaced: Misplaced::Refuse,
             tasks: crate::tasks(),
             graphs: Vec::new(),
+            schedules: Vec::new(),
             settings: Settings::default(),
             commands: false,
         }
@@ -148,6 +152,13 @@ impl Builder {
         self
     }
 
+    /// Has a task performed again and again: one of this program, or any that somebody offers. Written at the start, unless
+    /// the code has said the same before.
+    pub fn schedule(mut self, task: impl Into<String>, schedule: Schedule) -> Builder {
+        self.schedules.push((task.into(), schedule));
+        self
+    }
+
     /// How many runs this replica performs at once.
     pub fn slots(mut self, slots: usize) -> Builder {
         self.settings.slots = slots;
@@ -200,6 +211,7 @@ impl Builder {
 
     /// Opens the store, joins and begins to work. Must be called inside a Tokio runtime.
     pub async fn start(self) -> Result<Engine, Error> {
+        let schedules = read_schedules(self.schedules)?;
         // First the place: on a copy of a data folder nothing may be opened, examined or signalled.
         let place = self.data_dir.as_deref().map(|folder| Place::take(folder, self.misplaced)).transpose()?;
         let env: Arc<dyn Env> = System::new();
@@ -235,8 +247,26 @@ impl Builder {
         for graph in self.graphs {
             engine.apply_graph(graph, false, None).await?;
         }
+        for schedule in schedules {
+            engine.declare_schedule(schedule, false).await?;
+        }
         Ok(Engine { engine, worker_socket: Arc::new(Mutex::new(worker_socket)) })
     }
+}
+
+fn read_schedules(given: Vec<(String, Schedule)>) -> Result<Vec<everbeat_model::schedule::Schedule>, Error> {
+    let mut names = BTreeSet::new();
+    let mut schedules = Vec::with_capacity(given.len());
+    for (task, schedule) in given {
+        let schedule = schedule.of_task(&task).map_err(everbeat_engine::Error::Invalid)?;
+        if !names.insert(schedule.name.clone()) {
+            let hint = "give each schedule of a task a name of its own with Schedule::named";
+            let twice = Invalid::new("schedule", format!("{:?}", schedule.name), "is declared twice", hint);
+            return Err(everbeat_engine::Error::Invalid(twice).into());
+        }
+        schedules.push(schedule);
+    }
+    Ok(schedules)
 }
 
 /// A submitted run.

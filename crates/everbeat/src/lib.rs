@@ -40,6 +40,30 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A task may carry a schedule, which is written to the store when the engine starts: it is made or changed, or left alone
+//! if the code says the same as before, so that what somebody has changed meanwhile stands. Replicas that start at once
+//! make it once. Whether it is enabled is decided at the store alone, and one that the code no longer declares stays, since
+//! another program may declare it: disable or delete it there.
+//!
+//! ```no_run
+//! use everbeat::model::schedule::Overlap;
+//! use everbeat::{Ctx, Engine, Failure, Schedule};
+//! use std::time::Duration;
+//!
+//! # async fn start() -> Result<(), everbeat::Error> {
+//! let engine = Engine::open("sqlite://everbeat.db")
+//!     .task("report", |_ctx: Ctx, kind: String| async move { Ok::<_, Failure>(format!("a {kind} report")) })
+//!     .schedule("report", Schedule::every(Duration::from_secs(15 * 60)).input(&"short"))
+//!     .schedule(
+//!         "report",
+//!         Schedule::cron("30 2 * * *", "Europe/Berlin").named("nightly").input(&"full").overlap(Overlap::Queue),
+//!     )
+//!     .start()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod engine;
 mod execution;
@@ -49,6 +73,7 @@ mod helper;
 pub mod jq;
 mod key;
 mod open;
+mod schedule;
 mod system;
 mod task;
 
@@ -63,6 +88,7 @@ pub use graph::{GraphBuilder, GraphDefinition, Iteration, Saved};
 pub use helper::become_helper;
 pub use key::{IntoGate, Key, Values, all, always, any, not};
 pub use open::{StoreOptions, open_store};
+pub use schedule::Schedule;
 pub use system::System;
 
 /// The tasks that need no worker: `noop`, `echo`, `sleep` and `fail`. The server has `jq` besides, which

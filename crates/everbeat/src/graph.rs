@@ -2,6 +2,7 @@ use crate::task::Typed;
 use crate::{IntoGate, Key, Values};
 use everbeat_engine::{Ctx, Failure, Tasks};
 use everbeat_model::graph::{Graph, Node, NodeKind, NodeOptions};
+use everbeat_model::schedule::Rhythm;
 use everbeat_model::{ExecutionId, Invalid, StoreTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -166,6 +167,25 @@ impl GraphBuilder {
         Fut: Future<Output = Result<Option<StoreTime>, Failure>> + Send + 'static,
     {
         self.function(key.name(), NodeKind::TickRecurring, gate, Vec::new(), function)
+    }
+
+    /// A node that is due once, by a schedule such as `{"every": "10m"}`, ten minutes after its gate opened, or
+    /// `{"cron": "0 9 * * *", "tz": "Europe/Berlin"}`, at nine o'clock.
+    pub fn tick_once_by(self, key: Key<Option<StoreTime>>, gate: impl IntoGate, schedule: Value) -> GraphBuilder {
+        self.scheduled(key.name(), NodeKind::TickOnce, gate, &schedule)
+    }
+
+    /// A node that is due again and again, by a schedule as [`GraphBuilder::tick_once_by`] takes it. It does not drift.
+    pub fn tick_recurring_by(self, key: Key<Option<StoreTime>>, gate: impl IntoGate, schedule: Value) -> GraphBuilder {
+        self.scheduled(key.name(), NodeKind::TickRecurring, gate, &schedule)
+    }
+
+    fn scheduled(mut self, name: &str, kind: NodeKind, gate: impl IntoGate, schedule: &Value) -> GraphBuilder {
+        match Rhythm::parse(schedule) {
+            Ok(rhythm) => self.nodes.push(Node { schedule: Some(rhythm), ..node(name, kind, gate, None) }),
+            Err(problem) => _ = self.problem.get_or_insert(problem.within("schedule").within(name)),
+        }
+        self
     }
 
     /// A node whose function is called again and again until it is done, at most `most` times. Every

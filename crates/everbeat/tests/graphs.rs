@@ -209,6 +209,43 @@ async fn every_kind_of_node_and_gate_can_be_built() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tick_by_a_schedule_is_due_again_and_again_without_drift() {
+    const OFTEN: Key<Option<StoreTime>> = Key::new("often");
+    const SEEN: Key<Vec<Value>> = Key::new("seen");
+    const FIRED: Key<StoreTime> = Key::new("fired");
+    each_store(async |url| {
+        let graph = GraphDefinition::builder("ticking", "1")
+            .input(X)
+            .tick_recurring_by(OFTEN, X, json!({ "every": "1s" }))
+            .compute(FIRED, OFTEN, |_ctx: Ctx, values: Values| async move {
+                values.get(OFTEN)?.ok_or_else(|| Failure::new("it is due at some time"))
+            })
+            .historian(SEEN, FIRED)
+            .build()
+            .unwrap();
+        let engine = Engine::open(url).graph(graph).start().await.unwrap();
+        let execution = engine.start_with("ticking", Values::new().with(X, &1)).await.unwrap();
+        let mut after = 0;
+        for _ in 0..3 {
+            let fired = execution.wait(FIRED, Wait::NewerThan(after), LIMIT).await.unwrap();
+            (_, after) = fired.expect("in time");
+        }
+        let seen = execution.get(SEEN).await.unwrap();
+        let times: Vec<StoreTime> =
+            seen.iter().map(|entry| StoreTime::parse(entry["value"].as_str().unwrap()).unwrap()).collect();
+        for pair in times.windows(2) {
+            let apart = pair[0].since(pair[1]);
+            assert!(apart.as_micros() > 0 && apart.subsec_micros() == 0, "{times:?}");
+        }
+        engine.drain().await;
+    })
+    .await;
+    let refused = GraphDefinition::builder("odd", "1").tick_once_by(OFTEN, always(), json!({ "cron": "x" })).build();
+    let Err(error) = refused else { panic!("accepted") };
+    assert!(error.to_string().contains("often.schedule.cron"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mistake_in_a_definition_is_told_with_the_nodes_name() {
     let refused = |definition: Result<GraphDefinition, Error>| match definition {
         Ok(_) => panic!("accepted"),

@@ -55,7 +55,7 @@ struct NewNode {
     /// What unblocks it: names of nodes that must have a value, or a condition like `{"or": ["a", {"gt": ["b", 5]}]}`.
     #[schema(required = false, value_type = Value)]
     gate: Option<Value>,
-    /// The task that computes it.
+    /// The task that computes it; a tick may have a schedule instead.
     task: Option<String>,
     /// In place of a task: a program and its arguments.
     #[schema(value_type = Option<Arguments>)]
@@ -63,6 +63,9 @@ struct NewNode {
     /// Handed to the task beside its input; of a command, its `env` and `cwd`. The values of `env` are not shown.
     #[schema(required = false, value_type = Value)]
     args: Option<Value>,
+    /// Of a tick, in place of a task: `{"every": "15m"}`, or `{"cron": "30 2 * * *", "tz": "Europe/Berlin"}`.
+    #[schema(value_type = Option<Object>)]
+    schedule: Option<Value>,
     /// Of a mutate node: the nodes whose values it writes.
     #[schema(required = false, value_type = Value)]
     mutates: Option<Value>,

@@ -36,7 +36,7 @@ struct Seen {
 type Checked = Result<(), String>;
 
 /// Nodes that wait for a tick.
-const WAITING: [(&str, &str); 2] = [("rung", "once"), ("counted", "pulse")];
+const WAITING: [(&str, &str); 3] = [("rung", "once"), ("counted", "pulse"), ("roused", "dawn")];
 
 impl GraphChecker {
     pub(crate) fn look(&mut self, state: &State, truth: &mut Truth, now: u64) {

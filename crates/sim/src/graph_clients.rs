@@ -20,7 +20,7 @@ use std::time::Duration;
 const MS: u64 = 1000;
 
 /// Nodes that a client may have computed again, or give up. Not those whose runs count firings of a tick.
-const COMPUTED: [&str; 10] = ["a", "b", "join", "note", "echo", "spin", "picky", "doomed", "either", "once"];
+const COMPUTED: [&str; 11] = ["a", "b", "join", "note", "echo", "spin", "picky", "doomed", "either", "once", "dawn"];
 
 /// A value that has stood for so long, while its replica had no trouble, was told to whoever waits for it.
 const TOLD_WITHIN: u64 = 1_500 * MS;

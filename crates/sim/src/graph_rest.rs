@@ -69,7 +69,7 @@ impl Rest<'_> {
             Wanted::Value(value) if is != Some(&value) => Some(format!("{node} is {is:?} and should be {value}")),
             Wanted::Failure => Some(format!("{node} is {is:?} and should have failed")),
             Wanted::Due if is.is_none() => Some(format!("{node} was never armed")),
-            Wanted::Due if is.and_then(Value::as_f64).is_some_and(|due| due * 1e6 > self.now.0 as f64) => {
+            Wanted::Due if is.and_then(moment).is_some_and(|due| due > self.now) => {
                 Some(format!("{node} is not due yet"))
             }
             _ => None,
@@ -80,7 +80,7 @@ impl Rest<'_> {
     /// unlike what is computed, a tick is not forgotten when its gate shuts.
     fn paused(&self, node: &str) -> bool {
         match node {
-            "once" => self.value("y").is_none(),
+            "once" | "dawn" => self.value("y").is_none(),
             "pulse" => self.value("go").is_none(),
             _ => false,
         }
@@ -95,6 +95,7 @@ impl Rest<'_> {
             "d" => &["a", "c"],
             "echo" => &["a", "note"],
             "rung" => &["once"],
+            "roused" => &["dawn"],
             "counted" => &["pulse"],
             _ => &[],
         };
@@ -133,8 +134,9 @@ impl Rest<'_> {
                 Some(y) if y.as_u64().is_some_and(dooms) => Some(Wanted::Failure),
                 _ => Some(from("y", &|y| json!({ "y": y }))),
             },
-            "once" => self.value("y").map(|_| Wanted::Due),
+            "once" | "dawn" => self.value("y").map(|_| Wanted::Due),
             "pulse" => self.value("go").map(|_| Wanted::Due),
+            "roused" => Some(from("dawn", &|dawn| json!({ "tick": dawn }))),
             "rung" if !self.failed("once") => Some(from("once", &|once| json!({ "tick": once }))),
             _ => None,
         }
@@ -143,6 +145,14 @@ impl Rest<'_> {
     fn failed(&self, node: &str) -> bool {
         let status = self.execution.computation(node).map(|computation| &computation.status);
         matches!(status, Some(Status::Failed(_)))
+    }
+}
+
+/// The time that a tick holds: epoch seconds of a task, or the text of a schedule.
+fn moment(value: &Value) -> Option<StoreTime> {
+    match value.as_f64() {
+        Some(seconds) => Some(StoreTime((seconds * 1e6) as i64)),
+        None => StoreTime::parse(value.as_str()?).ok(),
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) fn wide(version: u32) -> Result<Graph, Invalid> {
         node("either", "compute", json!({ "or": ["x", "flag"] }), json!({})),
         node("once", "tick_once", json!(["y"]), json!({})),
         node("rung", "compute", json!(["once"]), json!({})),
+        json!({ "name": "dawn", "kind": "tick_once", "gate": ["y"], "schedule": { "cron": "*/2 * * * * *" } }),
+        node("roused", "compute", json!(["dawn"]), json!({})),
     ];
     nodes.push(node(if version == 1 { "after" } else { "extra" }, "compute", json!(["join"]), json!({})));
     Graph::parse(&json!({ "name": WIDE, "version": version, "nodes": nodes }))

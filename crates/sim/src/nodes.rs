@@ -76,6 +76,7 @@ fn carried(node: &str, input: &Value) -> Value {
         "picky" | "doomed" => json!({ "y": input["y"] }),
         "either" => json!({ "x": input["x"], "flag": input["flag"] }),
         "rung" => json!({ "tick": input["once"] }),
+        "roused" => json!({ "tick": input["dawn"] }),
         "counted" => {
             let same = input["counted"]["go"] == input["go"];
             let before = if same { input["counted"]["n"].as_u64().unwrap_or(0) } else { 0 };

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,8 @@ def test_a_graph_has_the_json_form_of_the_api():
     graph.historian("changes", gate=["score"], max_entries=None)
     graph.archive("done", gate=gates.is_true("score") | ["search"])
     graph.node("shell", "compute", gate=["score"], command=["jq", "."])
+    graph.tick("morning", gate="score", cron="0 9 * * *", tz="Europe/Berlin", keep_latest=5)
+    graph.tick("soon", gate=["score"], every=timedelta(minutes=10), recurring=False)
     assert graph.definition() == {
         "name": "loan",
         "version": "3",
@@ -102,11 +105,23 @@ def test_a_graph_has_the_json_form_of_the_api():
             {"name": "changes", "kind": "historian", "gate": ["score"], "options": {"max_entries": None}},
             {"name": "done", "kind": "archive", "gate": {"or": [{"is_true": "score"}, ["search"]]}},
             {"name": "shell", "kind": "compute", "gate": ["score"], "command": ["jq", "."]},
+            {
+                "name": "morning",
+                "kind": "tick_recurring",
+                "gate": ["score"],
+                "schedule": {"cron": "0 9 * * *", "tz": "Europe/Berlin"},
+                "options": {"keep_latest": 5},
+            },
+            {"name": "soon", "kind": "tick_once", "gate": ["score"], "schedule": {"every": 600.0}},
         ],
     }
     assert set(app.tasks) == {"saved", "loan.score", "loan.scrub", "loan.remind", "loan.search"}
     with pytest.raises(ValueError, match="node 'ssn' of graph 'loan' is declared twice"):
         graph.input("ssn")
+    with pytest.raises(ValueError, match="tick 'never' of graph 'loan' has no times: give every or cron"):
+        graph.tick("never")
+    with pytest.raises(ValueError, match="tick 'both' of graph 'loan' has every and cron: give one of them"):
+        graph.tick("both", every="1h", cron="@daily")
 
 
 def test_gates_are_not_combined_with_and():

@@ -94,6 +94,19 @@ def test_executions(client):
     assert [each.id for each in client.executions.list(graph="sum", archived=True)] == [execution.id]
 
 
+def test_a_tick_by_a_schedule(client):
+    graph = everbeat.App().graph("ticking")
+    graph.input("a")
+    graph.tick("soon", gate=["a"], every="1s", recurring=False)
+    graph.tick("nightly", gate=["a"], cron="30 2 * * *", tz="Europe/Berlin")
+    graph.node("fired", "compute", gate=["soon"], task="jq", args={"program": "[.soon, .a]"})
+    client.graphs.apply(graph)
+    execution = client.executions.start(graph, {"a": 5})
+    soon = client.executions.value(execution.id, "soon").value
+    assert client.executions.value(execution.id, "fired", wait="any", timeout=30).value == [soon, 5]
+    assert client.executions.get(execution.id).nodes["nightly"]["state"] == "computed"
+
+
 def test_a_node_that_failed_for_good_is_said_at_once(client):
     failing = {"name": "no", "kind": "compute", "gate": ["a"], "task": "fail", "args": {"message": "never"}}
     nodes = [{"name": "a", "kind": "input"}, {**failing, "options": {"max_attempts": 1}}]

@@ -7,7 +7,7 @@
 //! | failed              | the node failed, until something changes   | stop what runs on what is no longer so     |
 //! | archive, unarchive  | the mark                                   | an archived execution starts nothing       |
 //! | retry, abandon      | the last computation is forgotten, failed  |                                            |
-//! | none at all         | time itself has passed                     |                                            |
+//! | none at all         | time itself has passed                     | arm ticks that have a schedule             |
 //!
 //! Commands that arrive together are applied one after the other, each with a revision of its own;
 //! what they start and stop is decided once, at the end.
@@ -157,7 +157,10 @@ pub(super) fn decide_with(
     // Time, or a new version of the graph, may have changed what holds.
     work.bumped = false;
     work.come_to_rest();
-    work.start_and_stop(new_run);
+    // A tick that is armed by its schedule is a change, and something may follow from that.
+    while work.start_and_stop(new_run) {
+        work.come_to_rest();
+    }
     work.arm();
     work.changes.archived = work.next.archived_at != archived_before;
     Changes { execution: work.next, ..work.changes }
@@ -169,7 +172,7 @@ pub(super) struct Work<'a> {
     pub(super) now: StoreTime,
     pub(super) next: Execution,
     /// All changes of one command share one revision.
-    bumped: bool,
+    pub(super) bumped: bool,
     /// What is set, as the input of runs; the same for all that one decision starts.
     pub(super) input: Option<Json>,
     pub(super) changes: Changes,

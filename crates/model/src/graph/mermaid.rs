@@ -5,6 +5,7 @@ use super::execution::Execution;
 use super::gate::Gate;
 use super::kind::NodeKind;
 use super::node::{Graph, Node};
+use crate::schedule::Rhythm;
 use crate::time::StoreTime;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -81,7 +82,9 @@ fn shape(kind: NodeKind) -> (&'static str, &'static str) {
 }
 
 fn label(node: &Node) -> String {
-    let lines = [Some(node.name.as_str()), Some(node.kind.as_str()), node.task.as_deref()];
+    let schedule = node.schedule.as_ref().map(Rhythm::describe);
+    let how = node.task.as_deref().or(schedule.as_deref());
+    let lines = [Some(node.name.as_str()), Some(node.kind.as_str()), how];
     lines.into_iter().flatten().map(escape).collect::<Vec<_>>().join("<br/>")
 }
 
@@ -259,7 +262,7 @@ mod tests {
             {"name": "log", "kind": "historian", "gate": {"or": [{"is_true": "ok"}, {"not": {"is_false": "ok"}}]}},
             {"name": "bye", "kind": "archive", "gate": {"not": "ok"}},
             {"name": "once", "kind": "tick_once", "gate": {"not": ["age", "ok"]}, "task": "t"},
-            {"name": "often", "kind": "tick_recurring", "task": "t"},
+            {"name": "often", "kind": "tick_recurring", "schedule": {"cron": "30 2 * * *", "tz": "Europe/Berlin"}},
             {"name": "poll", "kind": "loop", "gate": {"not": {"not": "once"}}, "task": "t", "options": {"max_iterations": 3}},
         ]));
         assert_eq!(
@@ -272,7 +275,7 @@ mod tests {
     n4[("log<br/>historian")]
     n5(["bye<br/>archive"])
     n6{{"once<br/>tick_once<br/>t"}}
-    n7{{"often<br/>tick_recurring<br/>t"}}
+    n7{{"often<br/>tick_recurring<br/>30 2 #42; #42; #42; Europe#47;Berlin"}}
     n8(("poll<br/>loop<br/>t"))
     n0 --> n2
     n1 --> n2

@@ -5,6 +5,7 @@ use super::validate::validate;
 use crate::error::{Invalid, nearest};
 use crate::job::Command;
 use crate::run::{COMMAND, check_name};
+use crate::schedule::Rhythm;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -32,13 +33,15 @@ pub struct Node {
     pub gate: Gate,
     pub task: Option<String>,
     pub args: Option<Value>,
+    /// Of a tick: its times, in place of a task that gives them.
+    pub schedule: Option<Rhythm>,
     /// Of a mutate node: what it writes.
     pub mutates: Vec<String>,
     pub options: NodeOptions,
 }
 
 const FIELDS: [&str; 5] = ["name", "version", "singleton", "on_save", "nodes"];
-const NODE_FIELDS: [&str; 8] = ["name", "kind", "gate", "task", "command", "args", "mutates", "options"];
+const NODE_FIELDS: [&str; 9] = ["name", "kind", "gate", "task", "command", "args", "schedule", "mutates", "options"];
 const MOST_NODES: usize = 10_000;
 
 impl Graph {
@@ -155,6 +158,7 @@ impl Node {
             gate: Gate::open(),
             task: None,
             args: None,
+            schedule: None,
             mutates: Vec::new(),
             options: NodeOptions::default(),
         }
@@ -185,6 +189,7 @@ impl Node {
             None => (task, present("args").cloned()),
             Some(command) => (Some(COMMAND.to_string()), Some(command_args(task, command, present("args"))?)),
         };
+        let schedule = present("schedule").map(Rhythm::parse).transpose().map_err(|error| error.within("schedule"))?;
         let mutates = match present("mutates") {
             None => Vec::new(),
             Some(Value::Array(items)) => {
@@ -193,7 +198,7 @@ impl Node {
             given => vec![text("mutates", given)?],
         };
         let options = NodeOptions::parse(present("options"))?;
-        Ok(Node { name, kind, gate, task, args, mutates, options })
+        Ok(Node { name, kind, gate, task, args, schedule, mutates, options })
     }
 
     fn to_value(&self) -> Value {
@@ -215,6 +220,9 @@ impl Node {
                 fields.extend(task.as_ref().map(|task| ("task".to_string(), task.as_str().into())));
                 fields.extend(args.as_ref().map(|args| ("args".to_string(), args.clone())));
             }
+        }
+        if let Some(schedule) = &self.schedule {
+            fields.insert("schedule".to_string(), schedule.to_json());
         }
         if !self.mutates.is_empty() {
             fields.insert("mutates".to_string(), self.mutates.clone().into());

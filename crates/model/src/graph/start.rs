@@ -8,19 +8,22 @@ use super::staleness::{Revisions, Stale, stale};
 use crate::hole::Hole;
 use crate::id::RunId;
 use crate::json::Json;
+use crate::schedule::Rhythm;
 use crate::time::StoreTime;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 impl Work<'_> {
     /// An archived execution starts nothing; what runs on what is no longer so is stopped all the same.
-    /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun.
-    pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) {
+    /// Until nothing more starts: a recurring tick is armed again once those that waited for it have begun. True if a
+    /// tick was armed by its schedule, so that a value is another one.
+    pub(super) fn start_and_stop(&mut self, new_run: &mut dyn FnMut() -> RunId) -> bool {
+        let values = self.changes.changed.len();
         loop {
-            let before = self.changes.start.len();
+            let before = (self.changes.start.len(), self.changes.changed.len());
             self.start_and_stop_once(new_run);
-            if self.changes.start.len() == before {
-                return;
+            if (self.changes.start.len(), self.changes.changed.len()) == before {
+                return self.changes.changed.len() > values;
             }
         }
     }
@@ -46,8 +49,10 @@ impl Work<'_> {
             let Some(wanted) = wanted.filter(|_| self.asked_again_at(node).is_none_or(|at| at <= self.now)) else {
                 continue;
             };
-            if !stale.holds_back(node) {
-                self.start(node, wanted, new_run());
+            match &node.schedule {
+                _ if stale.holds_back(node) => {}
+                None => self.start(node, wanted, new_run()),
+                Some(rhythm) => self.arm_by(rhythm, node, wanted),
             }
         }
     }
@@ -63,11 +68,26 @@ impl Work<'_> {
     /// Whether the node's last computation is, or will be, what is wanted.
     fn is_current(&self, node: &Node, wanted: Option<&Revisions>) -> bool {
         let Some((wanted, last)) = wanted.zip(self.next.computation(&node.name)) else { return false };
+        if self.armed_by_another(node, last) {
+            return false;
+        }
         if self.hole.is(Hole::TickTwice) && last.status == Status::Done {
             let tick = |name: &&str| self.graph.node(name).is_some_and(|node| node.kind == NodeKind::TickOnce);
             return last.is_current(wanted) && !node.gate.upstreams().iter().any(tick);
         }
         last.is_current(wanted)
+    }
+
+    /// Whether a tick with a schedule was armed by another one, or by a task, of an earlier definition. A time that is due
+    /// counts all the same: what has fired does not fire again.
+    fn armed_by_another(&self, node: &Node, last: &Computation) -> bool {
+        let Some(rhythm) = &node.schedule else { return false };
+        let due = || self.next.cell(&node.name).and_then(|cell| due_at(&cell.value)).is_some_and(|due| due <= self.now);
+        match last.status {
+            Status::Running(_) | Status::Failed(_) => true,
+            Status::Next => false,
+            Status::Done => last.state != Some(rhythm.to_json()) && !due(),
+        }
     }
 
     /// Whether a running computation may go on although it is not what is wanted now: only ticks fired
@@ -77,13 +97,13 @@ impl Work<'_> {
         if self.hole.is(Hole::ResultOfOldInputs) {
             return true;
         }
-        self.view().same_but_for_ticks(wanted, &last.computed_with)
+        node.schedule.is_none() && self.view().same_but_for_ticks(wanted, &last.computed_with)
     }
 
     /// When a tick that gave no new time is asked again.
     fn asked_again_at(&self, node: &Node) -> Option<StoreTime> {
-        let last =
-            self.next.computation(&node.name).filter(|last| node.kind.is_tick() && last.status == Status::Next)?;
+        let asked = |last: &&Computation| node.kind.is_tick() && node.schedule.is_none() && last.status == Status::Next;
+        let last = self.next.computation(&node.name).filter(asked)?;
         due_at(last.state.as_ref()?)
     }
 
@@ -112,6 +132,27 @@ impl Work<'_> {
         let computation = Computation { computed_with, iterations, state, ..Computation::of(Some(run), status) };
         self.begin(&node.name, computation);
         self.changes.start.push(Start { node: node.name.clone(), run, input });
+    }
+
+    /// Arms a tick by its schedule: by the due time that has fired, so that the tick does not drift, else from now on. Of
+    /// several due times that nobody looked at one has fired.
+    fn arm_by(&mut self, rhythm: &Rhythm, tick: &Node, computed_with: Revisions) {
+        let fired = computed_with.get(&tick.name);
+        let last = self.next.computation(&tick.name);
+        let goes_on = last.is_some_and(|last| {
+            last.computed_with.get(&tick.name) != fired
+                && self.view().same_but_for_ticks(&last.computed_with, &computed_with)
+        });
+        let due = self.next.cell(&tick.name).and_then(|cell| due_at(&cell.value)).filter(|due| *due <= self.now);
+        let from = due.filter(|_| goes_on).map_or(self.now, |due| rhythm.latest(due, self.now));
+        let next = rhythm.after(from).map_or(Value::Null, |next| Value::from(next.to_string()));
+        let computation =
+            Computation { computed_with, state: Some(rhythm.to_json()), ..Computation::of(None, Status::Done) };
+        self.begin(&tick.name, computation);
+        // Not the revision of what has begun with the time that fired.
+        self.bumped = false;
+        self.set(&tick.name, next, None, true, None);
+        self.input = None;
     }
 
     pub(super) fn begin(&mut self, node: &str, computation: Computation) {

@@ -1,3 +1,5 @@
+mod ticks;
+
 use super::*;
 use crate::id::RunId;
 use crate::time::StoreTime;
@@ -524,6 +526,24 @@ fn every_invalid_definition_is_refused_with_the_nodes_name() {
         (node(json!({"name": "c", "kind": "loop", "gate": ["a"], "task": "t"})), "c.options.max_iterations"),
         (node(json!({"name": "c", "kind": "compute", "gate": {"xor": ["a"]}, "task": "t"})), "c.gate"),
         (node(json!({"name": "c", "kind": "compute", "gate": ["a"], "task": "t", "gates": 1})), "nodes[1].gates"),
+        (node(json!({"name": "c", "kind": "tick_once"})), "c.task"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": "daily"})), "c.schedule"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"every": "0s"}})), "c.schedule.every"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"cron": "61 * * * *"}})), "c.schedule.cron"),
+        (
+            node(json!({"name": "c", "kind": "tick_once", "schedule": {"cron": "@daily", "tz": "Mars"}})),
+            "c.schedule.tz",
+        ),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"crom": "@daily"}})), "c.schedule.crom"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"every": "1h"}, "task": "t"})), "c.task"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"every": "1h"}, "command": ["x"]})), "c.command"),
+        (node(json!({"name": "c", "kind": "tick_once", "schedule": {"every": "1h"}, "args": 1})), "c.args"),
+        (
+            node(json!({"name": "c", "kind": "tick_once", "schedule": {"every": "1h"},
+            "options": {"keep_latest": 5, "max_attempts": 5}})),
+            "c.options.max_attempts",
+        ),
+        (node(json!({"name": "c", "kind": "compute", "gate": ["a"], "schedule": {"every": "1h"}})), "c.schedule"),
         (json!({"name": "g", "nodes": []}), "nodes"),
         (json!({"name": "g"}), "nodes"),
         (json!({"name": "g h", "nodes": [{"name": "a", "kind": "input"}]}), "name"),
@@ -536,7 +556,11 @@ fn every_invalid_definition_is_refused_with_the_nodes_name() {
 
 #[test]
 fn a_definition_survives_being_written_and_read() {
-    for definition in [sum(), diamond()] {
+    let ticking = json!({"name": "t", "nodes": [
+        {"name": "tick", "kind": "tick_once", "schedule": {"cron": "@daily", "tz": "UTC"}},
+        {"name": "often", "kind": "tick_recurring", "schedule": {"every": "90s"}, "options": {"keep_latest": 5}},
+    ]});
+    for definition in [sum(), diamond(), ticking] {
         let graph = Graph::parse(&definition).unwrap();
         assert_eq!(Graph::parse(&graph.to_value()).unwrap(), graph);
     }

@@ -37,6 +37,28 @@ fn check_command(node: &Node) -> Result<(), Invalid> {
     }
 }
 
+/// A tick with a schedule needs nobody to compute it, and nothing that only whoever computes it would be told.
+fn check_schedule(node: &Node) -> Result<(), Invalid> {
+    let shown = node.schedule.as_ref().map_or_else(String::new, |rhythm| rhythm.to_json().to_string());
+    if !node.kind.is_tick() {
+        let problem = format!("is not for a {} node", node.kind.as_str());
+        return Err(Invalid::new("schedule", shown, problem, "leave it out, or use tick_once or tick_recurring"));
+    }
+    if let Some(task) = &node.task {
+        let field = if task == COMMAND { "command" } else { "task" };
+        let hint = "leave one of them out: a tick gets its times from a task or from a schedule";
+        return Err(Invalid::new(field, format!("{task:?}"), "stands beside a schedule", hint));
+    }
+    let hint = "leave it out: nothing is run for a tick with a schedule";
+    if let Some(args) = &node.args {
+        return Err(Invalid::new("args", args, "stands beside a schedule", hint));
+    }
+    match node.options.policy.iter().next() {
+        Some((name, value)) => Err(Invalid::new(format!("options.{name}"), value, "stands beside a schedule", hint)),
+        None => Ok(()),
+    }
+}
+
 /// What each kind needs, and what it must not have.
 fn shape(node: &Node) -> Result<(), Invalid> {
     let kind = node.kind.as_str();
@@ -47,6 +69,10 @@ fn shape(node: &Node) -> Result<(), Invalid> {
         Err(Invalid::new(field, value, format!("is not for a {kind} node"), "leave it out, or choose another kind"))
     };
     match (&node.task, node.kind.has_task()) {
+        (_, _) if node.schedule.is_some() => check_schedule(node)?,
+        (None, true) if node.kind.is_tick() => {
+            return lacks("task", "name the task that gives its time, or add a \"schedule\" like {\"every\": \"15m\"}");
+        }
         (None, true) => return lacks("task", "name the task that computes it"),
         (Some(task), false) => return surplus("task", task.clone()),
         (Some(task), true) if task == COMMAND => check_command(node)?,

@@ -97,7 +97,7 @@ fn what_is_due_for_longer_than_all_that_waits_in_its_group_begins() {
     assert_eq!(looks(60, Wish::Look { clock: true }), (1, 0));
     assert_eq!(looks(110, Wish::Look { clock: true }), (0, 1));
     // At 130 somebody asks: the other has waited for longer.
-    assert_eq!(looks(180, Wish::Trigger { run: run(5), wish: None }), (0, 1));
+    assert_eq!(looks(180, Wish::Trigger { run: run(5), wish: None, idempotency: None }), (0, 1));
 }
 
 #[test]
@@ -108,6 +108,6 @@ fn what_somebody_asks_for_after_a_clock_went_back_is_not_left_waiting_before_all
     situation.now = at(30);
     let defaults =
         RunDefaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: Planted::default() };
-    let decision = look(&situation, Wish::Trigger { run: run(5), wish: None }, &defaults, &mut || run(9));
+    let decision = look(&situation, Wish::Trigger { run: run(5), wish: None, idempotency: None }, &defaults, &mut || run(9));
     assert_eq!(decision.begin.iter().map(|new| new.id).collect::<Vec<_>>(), [run(7)]);
 }

@@ -73,6 +73,14 @@ impl Rhythm {
         }
     }
 
+    /// In words for people.
+    pub fn describe(&self) -> String {
+        match self {
+            Rhythm::Every(span) => format!("every {}", format_duration(*span)),
+            Rhythm::Cron(cron) => format!("{} {}", cron.expression, cron.zone),
+        }
+    }
+
     /// The first due time of a schedule that begins now.
     pub fn first(&self, now: StoreTime) -> Option<StoreTime> {
         match self {

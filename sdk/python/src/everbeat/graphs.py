@@ -3,6 +3,7 @@
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from everbeat.gates import GateLike, to_json
+from everbeat.schedules import Span, of_tick
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -93,6 +94,26 @@ class Graph:
         """As `tick_once`, and asked again each time it was due."""
         return self._function("tick_recurring", name, gate, args, None, options)
 
+    def tick(
+        self,
+        name: str,
+        *,
+        gate: GateLike = (),
+        every: Optional[Span] = None,
+        cron: Optional[str] = None,
+        tz: Optional[str] = None,
+        recurring: bool = True,
+        **options: Any,
+    ) -> None:
+        """A tick that gets its times from a schedule, and needs no function.
+
+        ``graph.tick("morning", gate=["order"], cron="0 9 * * *", tz="Europe/Berlin")``
+
+        ``every`` counts from when the gate opened. ``recurring=False`` has the tick due once.
+        """
+        schedule = of_tick(f"tick {name!r} of graph {self.name!r}", every, cron, tz)
+        self.node(name, "tick_recurring" if recurring else "tick_once", gate=gate, schedule=schedule, options=options)
+
     def loop(
         self,
         name: Optional[str] = None,
@@ -128,10 +149,11 @@ class Graph:
         task: Union[str, Function, None] = None,
         command: Optional[Sequence[str]] = None,
         args: Any = None,
+        schedule: Optional[Mapping[str, Any]] = None,
         mutates: Union[str, Sequence[str], None] = None,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """A node of any kind, computed by a task that is named, or by a command.
+        """A node of any kind, computed by a task that is named, or by a command; a tick also by a schedule.
 
         ``graph.node("total", "compute", gate=["a", "b"], task="jq", args={"program": ".a + .b"})``
         """
@@ -147,6 +169,8 @@ class Graph:
             node["command"] = list(command)
         if args is not None:
             node["args"] = args
+        if schedule is not None:
+            node["schedule"] = dict(schedule)
         if mutates is not None:
             node["mutates"] = mutates if isinstance(mutates, str) else list(mutates)
         said = {key: _task_name(value) if key == "on_save" else value for key, value in (options or {}).items()}

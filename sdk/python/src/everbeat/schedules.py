@@ -141,17 +141,7 @@ def _common(
 ) -> Dict[str, Any]:
     """The fields that schedules and flows have in common, those that say something."""
     fields = {name: value for name, value in said.items() if value is not None}
-    given = [name for name, value in rhythm.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{what} has {' and '.join(given)}: give one of them")
-    if tz is not None and given != ["cron"]:
-        raise ValueError(f"{what} has tz={tz!r}, which belongs to cron")
-    if given == ["every"]:
-        fields["schedule"] = {"every": _span(rhythm["every"])}
-    elif given == ["cron"]:
-        fields["schedule"] = {"cron": rhythm["cron"], **({"tz": tz} if tz is not None else {})}
-    elif given:
-        fields["run_interval"] = rhythm["run_interval"]
+    fields.update(_times(what, rhythm, tz))
     if late_after is not None:
         fields["late_after"] = _span(late_after)
     if policy:
@@ -161,6 +151,29 @@ def _common(
     if after:
         fields["after"] = [_name(each) for each in after]
     return fields
+
+
+def of_tick(what: str, every: Optional[Span], cron: Optional[str], tz: Optional[str]) -> Mapping[str, Any]:
+    """The schedule of a graph's tick."""
+    times = _times(what, {"every": every, "cron": cron}, tz)
+    if not times:
+        raise ValueError(f"{what} has no times: give every or cron")
+    schedule: Mapping[str, Any] = times["schedule"]
+    return schedule
+
+
+def _times(what: str, rhythm: Mapping[str, Any], tz: Optional[str]) -> Dict[str, Any]:
+    """The field that says when something is due; none if nothing does."""
+    given = [name for name, value in rhythm.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{what} has {' and '.join(given)}: give one of them")
+    if tz is not None and given != ["cron"]:
+        raise ValueError(f"{what} has tz={tz!r}, which belongs to cron")
+    if given == ["every"]:
+        return {"schedule": {"every": _span(rhythm["every"])}}
+    if given == ["cron"]:
+        return {"schedule": {"cron": rhythm["cron"], **({"tz": tz} if tz is not None else {})}}
+    return {name: rhythm[name] for name in given}
 
 
 def _span(span: Span) -> Union[str, int, float]:

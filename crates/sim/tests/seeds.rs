@@ -51,6 +51,16 @@ fn seeds_hold_where_hosts_stay_away_and_where_the_store_forgets() {
     }
 }
 
+/// In these a worker was asked to go while it had no link, or computed before it had got its welcome.
+#[test]
+fn no_worker_is_ended_for_what_it_could_not_know() {
+    for seed in [210, 1469, 6124, 6642] {
+        if let Err(violation) = run_seed(seed, Options { focus: Some(Focus::Workers), ..Options::default() }) {
+            panic!("{violation}");
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for seed in 0..40 {

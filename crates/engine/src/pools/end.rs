@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A worker that is let go may finish what it has, however long that takes.
-const NO_LIMIT: Duration = Duration::from_millis(u32::MAX as u64);
+pub(super) const NO_LIMIT: Duration = Duration::from_millis(u32::MAX as u64);
 /// An idle worker that was told to go and stays is helped.
 const IDLE_STAYS: Duration = Duration::from_secs(10);
 
@@ -40,8 +40,9 @@ async fn drained(core: Arc<Core>, pool: Arc<Pool>, worker: Arc<Worker>, grace: O
         Some(grace) => _ = within(&*core.env, grace, idle).await,
         None => idle.await,
     }
-    // Whoever could not be told need not be waited for.
-    let stays = if told { IDLE_STAYS.min(pool.settings.stop_grace) } else { Duration::ZERO };
+    // Whoever could not be told need not be waited for. One that has come back was told over the new link.
+    let stays =
+        if told || worker.epoch().is_some() { IDLE_STAYS.min(pool.settings.stop_grace) } else { Duration::ZERO };
     let Some(process) = &worker.process else {
         // A worker elsewhere goes by itself; its link is let go of.
         within(&*core.env, stays, worker.until(|state| state.line.is_none().then_some(()))).await;

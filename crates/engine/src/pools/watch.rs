@@ -177,8 +177,9 @@ fn judge(
             state.pulse.timeouts += 1;
             telemetry::timeout(pool, worker, silence.missed, silence.lasted);
         }
-        // Without a link for so long, it has ended itself or should have, whatever it computes.
-        let overdue = cut && silence.lasted >= patience.worker_ttl.max(patience.ping_timeout);
+        // Without a link for so long, it has ended itself or should have, whatever it computes. One that was never heard
+        // may not have got its welcome, and knows no such time: like one that has a link, it is judged by what it does.
+        let overdue = cut && !state.keys.unheard() && silence.lasted >= patience.worker_ttl.max(patience.ping_timeout);
         let ends = overdue || silence.sentence(class, &patience) == Sentence::End;
         if ends && state.sentence.is_none() {
             drop(state);

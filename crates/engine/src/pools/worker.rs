@@ -2,6 +2,7 @@
 
 mod state;
 
+use super::end::NO_LIMIT;
 use super::guardian::{WorkerExit, WorkerProcess};
 use super::keep::Retiring;
 use super::keys::Keys;
@@ -214,7 +215,8 @@ impl Worker {
         self.until(|state| (state.phase == Phase::Dead).then_some(())).await;
     }
 
-    /// A worker that was let in, for the first time or again. What it showed and nobody awaits is answered as fenced.
+    /// A worker that was let in, for the first time or again. What it showed and nobody awaits is answered as fenced. One
+    /// that is asked to go is told so over each link: it had none when it was asked, or the word was lost with the link.
     pub(super) fn connected(&self, hello: &Hello, line: Line, now: BootInstant) {
         let mut state = self.state();
         if state.phase == Phase::Starting {
@@ -228,6 +230,11 @@ impl Worker {
             };
         }
         state.pulse.connected(now);
+        if state.going == Some(Going::Asked) {
+            // Under the same lock as the link: whoever asks later finds the link. Only where a server stops is there a
+            // limit of time, and then nobody is let in.
+            let _there_is_room = line.to.try_send(ToWorker::Drain { grace: NO_LIMIT });
+        }
         state.line = Some(line);
         state.cut_since = None;
         drop(state);

@@ -1,5 +1,8 @@
 """Apps that cannot be found or imported, and wrong usage."""
 
+import subprocess
+import sys
+
 import pytest
 
 
@@ -90,3 +93,14 @@ def test_wrong_usage_exits_with_2(start, arguments, says):
     worker = start(*(arguments or ["--slots", "1"]))
     assert worker.wait() == 2
     assert says in worker.output
+
+
+def test_a_worker_imports_no_client_until_one_is_asked_for():
+    code = (
+        "import sys, everbeat.worker.main\n"
+        "assert 'everbeat.client' not in sys.modules and 'http.client' not in sys.modules\n"
+        "assert everbeat.Client is everbeat.client.Client and 'Client' in dir(everbeat)\n"
+        "from everbeat import *\n"
+        "assert issubclass(NotFound, EverbeatError) and not hasattr(everbeat, 'nothing')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

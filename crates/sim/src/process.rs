@@ -3,7 +3,7 @@
 
 use crate::executor::{Owner, WORLD};
 use crate::shared::Shared;
-use everbeat_engine::pools::{OutputLine, ProcessLook, ProcessState, WorkerExit};
+use everbeat_engine::pools::{OutOfMemory, OutputLine, ProcessLook, ProcessState, WorkerExit};
 use everbeat_model::{RunId, Token};
 use futures_util::FutureExt;
 use std::collections::{BTreeMap, VecDeque};
@@ -179,7 +179,9 @@ impl Process {
                 WorkerExit { code: Some(1), ..WorkerExit::default() }
             }
             Cause::Panicked => WorkerExit { signal: Some(6), ..WorkerExit::default() },
-            Cause::OutOfMemory => WorkerExit { signal: Some(9), out_of_memory: true, ..WorkerExit::default() },
+            Cause::OutOfMemory => {
+                WorkerExit { signal: Some(9), out_of_memory: OutOfMemory::OwnCgroup, ..WorkerExit::default() }
+            }
             _ => WorkerExit { signal: Some(9), ..WorkerExit::default() },
         };
         let now = self.shared.now();

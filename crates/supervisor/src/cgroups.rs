@@ -1,4 +1,4 @@
-//! The cgroups (v2) of this machine, wherever they are mounted.
+//! The cgroups of this machine, wherever they are mounted: of version 2, but for memory that version 1 counts.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -60,27 +60,66 @@ struct Mount {
     at: PathBuf,
 }
 
-/// Where this process' own cgroup is seen. Hybrid systems mount version 2 beside version 1.
+/// A tree of cgroups. Hybrid systems mount version 2 beside version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hierarchy {
+    /// Version 2.
+    Unified,
+    /// The one of version 1 that counts memory.
+    Memory,
+}
+
+/// Where this process' own cgroup is seen.
 pub(crate) fn own() -> io::Result<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-    let own = Path::new(own.ok_or_else(|| io::Error::other("this process has no cgroup of version 2"))?);
-    mounts()?
-        .iter()
-        .find_map(|mount| own.strip_prefix(&mount.root).ok().map(|below| mount.at.join(below)))
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo")?;
+    seen_at(&groups, &mountinfo, Hierarchy::Unified)
         .ok_or_else(|| io::Error::other("no mount of cgroup2 shows this process' cgroup"))
 }
 
+/// Where the cgroup of a process is seen, by its `/proc/PID/cgroup` and the mounts of whoever asks.
+pub(crate) fn seen_at(groups: &str, mountinfo: &str, hierarchy: Hierarchy) -> Option<PathBuf> {
+    let cgroup = Path::new(groups.lines().find_map(|line| hierarchy.member(line))?);
+    let mut mounts = mountinfo.lines().filter_map(|line| mount(line, hierarchy));
+    mounts.find_map(|mount| cgroup.strip_prefix(&mount.root).ok().map(|below| mount.at.join(below)))
+}
+
+impl Hierarchy {
+    /// The cgroup that a line of `/proc/PID/cgroup` names, if the line is of this hierarchy: `id:controllers:cgroup`.
+    fn member(self, line: &str) -> Option<&str> {
+        let (id, rest) = line.split_once(':')?;
+        let (controllers, cgroup) = rest.split_once(':')?;
+        let of_it = match self {
+            Hierarchy::Unified => id == "0" && controllers.is_empty(),
+            Hierarchy::Memory => controllers.split(',').any(|controller| controller == MEMORY),
+        };
+        of_it.then_some(cgroup)
+    }
+
+    /// Whether a mount of this type, with these options of its file system, shows this hierarchy.
+    fn is_shown_by(self, kind: &str, options: &str) -> bool {
+        match self {
+            Hierarchy::Unified => kind == "cgroup2",
+            Hierarchy::Memory => kind == "cgroup" && options.split(',').any(|option| option == MEMORY),
+        }
+    }
+}
+
+const MEMORY: &str = "memory";
+
 fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(mount).collect())
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(mountinfo.lines().filter_map(|line| mount(line, Hierarchy::Unified)).collect())
 }
 
 /// A line of mountinfo: `id parent device root mount-point options … - type source options`.
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str, hierarchy: Hierarchy) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
     let mut fields = left.split(' ').skip(3);
     let (root, at) = (fields.next()?, fields.next()?);
-    (right.split(' ').next()? == "cgroup2").then(|| Mount { root: unescaped(root), at: unescaped(at) })
+    let mut file_system = right.split(' ');
+    let (kind, options) = (file_system.next()?, file_system.nth(1).unwrap_or_default());
+    hierarchy.is_shown_by(kind, options).then(|| Mount { root: unescaped(root), at: unescaped(at) })
 }
 
 /// The kernel writes blanks in paths as `\040`.
@@ -95,9 +134,22 @@ mod tests {
     #[test]
     fn a_mount_of_version_2_is_found_wherever_it_is() {
         let hybrid = "41 31 0:38 / /sys/fs/cgroup/uni\\040fied rw,relatime shared:1 - cgroup2 cgroup2 rw";
-        let found = mount(hybrid).unwrap();
+        let found = mount(hybrid, Hierarchy::Unified).unwrap();
         assert_eq!((found.root, found.at), ("/".into(), "/sys/fs/cgroup/uni fied".into()));
-        assert!(mount("40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd").is_none());
-        assert!(mount("").is_none());
+        let named = "40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd";
+        assert!(mount(named, Hierarchy::Unified).is_none() && mount(named, Hierarchy::Memory).is_none());
+        assert!(mount("", Hierarchy::Unified).is_none());
+    }
+
+    #[test]
+    fn a_cgroup_is_found_by_what_its_mount_shows() {
+        let mounts = "30 1 0:30 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      31 1 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let groups = "4:cpu,memory:/box/inner\n9:name=memory:/other\n0::/server\n";
+        let seen = |groups, hierarchy| seen_at(groups, mounts, hierarchy);
+        assert_eq!(seen(groups, Hierarchy::Memory), Some("/sys/fs/cgroup/memory/inner".into()));
+        assert_eq!(seen(groups, Hierarchy::Unified), Some("/sys/fs/cgroup/unified/server".into()));
+        assert_eq!(seen("4:memory:/elsewhere\n", Hierarchy::Memory), None, "no mount shows that one");
+        assert_eq!(seen("no cgroup at all", Hierarchy::Unified), None);
     }
 }

@@ -35,12 +35,11 @@ impl Pool {
         let exit = state.exit.clone().unwrap_or_default();
         let (reason, message) = match &state.sentence {
             Some(sentence) => (sentence.reason, format!("its worker was ended: {}", sentence.message)),
-            None if exit.out_of_memory => {
-                (Reason::WorkerOutOfMemory, "its worker was killed by the kernel for lack of memory".to_string())
-            }
             None => {
                 let was = if exit.signal.is_some() { "was " } else { "" };
-                (Reason::WorkerDied, format!("its worker {was}{}", describe(&exit)))
+                let starved = exit.out_of_memory.is_likely();
+                let reason = if starved { Reason::WorkerOutOfMemory } else { Reason::WorkerDied };
+                (reason, format!("its worker {was}{}", describe(&exit)))
             }
         };
         let evidence = json!({
@@ -49,7 +48,8 @@ impl Pool {
             "pid": worker.pid(),
             "exit_code": exit.code,
             "exit_signal": exit.signal,
-            "out_of_memory": exit.out_of_memory,
+            "out_of_memory": exit.out_of_memory.is_likely(),
+            "out_of_memory_counted_by": exit.out_of_memory.counted_by(),
             "class": state.sentence.as_ref().map_or(Class::Dead, |sentence| sentence.class).as_str(),
             "uptime_ms": millis(worker.uptime(now)),
             "last_heard_ms_ago": millis(now.since(state.pulse.heard)),

@@ -108,8 +108,37 @@ pub trait WorkerProcess: Send + Sync + 'static {
 pub struct WorkerExit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// The kernel killed it for lack of memory.
-    pub out_of_memory: bool,
+    pub out_of_memory: OutOfMemory,
+}
+
+/// Whether the kernel killed a worker for lack of memory, by what counts such kills. It says of no process why it was killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutOfMemory {
+    #[default]
+    No,
+    /// The machine counted such a kill when the worker was killed, whosever it was.
+    Machine,
+    /// The cgroup that the worker shares with others counted one.
+    SharedCgroup,
+    /// The worker's own cgroup counted one.
+    OwnCgroup,
+}
+
+impl OutOfMemory {
+    /// Certain or probable.
+    pub fn is_likely(self) -> bool {
+        self != OutOfMemory::No
+    }
+
+    /// What counted the kill.
+    pub fn counted_by(self) -> Option<&'static str> {
+        match self {
+            OutOfMemory::No => None,
+            OutOfMemory::Machine => Some("machine"),
+            OutOfMemory::SharedCgroup => Some("shared_cgroup"),
+            OutOfMemory::OwnCgroup => Some("own_cgroup"),
+        }
+    }
 }
 
 /// What was left of a worker when it ended, and how that went.

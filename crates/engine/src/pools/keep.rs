@@ -1,6 +1,6 @@
 //! Keeps a pool at its size: starts workers, replaces those that are old, and lets go those that are too many.
 
-use super::guardian::{Guardian, SpawnError, WorkerExit, WorkerOrder, WorkerProcess};
+use super::guardian::{Guardian, OutOfMemory, SpawnError, WorkerExit, WorkerOrder, WorkerProcess};
 use super::pool::{Pool, Upkeep};
 use super::settings::Protocol;
 use super::worker::{Going, Phase, Worker};
@@ -341,8 +341,16 @@ const TIMER_SIGNAL: i32 = 62;
 
 /// How a process ended, in words.
 pub(super) fn describe(exit: &WorkerExit) -> String {
+    let probably = |counts| {
+        format!("killed, probably by the kernel for lack of memory: {counts} counted such a kill at that time")
+    };
+    match exit.out_of_memory {
+        OutOfMemory::No => {}
+        OutOfMemory::Machine => return probably("the machine"),
+        OutOfMemory::SharedCgroup => return probably("the memory cgroup that the worker shares with others"),
+        OutOfMemory::OwnCgroup => return "killed by the kernel for lack of memory".to_string(),
+    }
     match (exit.code, exit.signal) {
-        _ if exit.out_of_memory => "killed by the kernel for lack of memory".to_string(),
         (_, Some(TIMER_SIGNAL)) => format!(
             "ended by its own timer (signal {TIMER_SIGNAL}): nobody vouched for its work any more, and the worker could not \
              stop by itself because its code held the interpreter's lock"

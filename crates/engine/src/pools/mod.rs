@@ -31,8 +31,8 @@ mod worker;
 pub use ask::MOST_WORKERS;
 pub use greet::{Heard, Link};
 pub use guardian::{
-    Containment, Emptied, Guardian, GuardianReport, Guardians, OutputLine, ProcessLook, ProcessState, SpawnError,
-    Swept, WorkerExit, WorkerOrder, WorkerProcess, WorkerSignal,
+    Containment, Emptied, Guardian, GuardianReport, Guardians, OutOfMemory, OutputLine, ProcessLook, ProcessState,
+    SpawnError, Swept, WorkerExit, WorkerOrder, WorkerProcess, WorkerSignal,
 };
 pub use link::{
     Assignment, Declined, Ended, FromWorker, HeartbeatAnswer, Hello, LeaseShown, Pong, Refused, Returning,

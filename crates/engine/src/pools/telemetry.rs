@@ -86,7 +86,7 @@ fn exit_reason(worker: &Worker, exit: &WorkerExit) -> &'static str {
     let state = worker.state();
     match (&state.sentence, exit) {
         (Some(sentence), _) => sentence.reason.as_str(),
-        (None, exit) if exit.out_of_memory => "worker_out_of_memory",
+        (None, exit) if exit.out_of_memory.is_likely() => "worker_out_of_memory",
         (None, WorkerExit { signal: Some(_), .. }) => "signal",
         (None, WorkerExit { code: Some(0), .. }) => "clean",
         (None, WorkerExit { code: Some(_), .. }) => "nonzero",

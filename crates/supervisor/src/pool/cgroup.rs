@@ -120,10 +120,11 @@ impl Leaf {
         cgroups::remove(&self.path);
     }
 
-    /// Whether the kernel killed a process in it for lack of memory. Without the memory controller nobody knows.
-    pub(super) fn ran_out_of_memory(&self) -> bool {
-        let events = fs::read_to_string(self.path.join("memory.events")).unwrap_or_default();
-        field(&events, "oom_kill").is_some_and(|killed| killed > 0)
+    /// Whether the kernel killed a process in it for lack of memory. None without the memory controller: then nobody
+    /// counts here.
+    pub(super) fn ran_out_of_memory(&self) -> Option<bool> {
+        let events = fs::read_to_string(self.path.join("memory.events")).ok()?;
+        field(&events, "oom_kill").map(|killed| killed > 0)
     }
 
     /// CPU time of all that has run in it.
@@ -136,7 +137,8 @@ impl Leaf {
     }
 }
 
-fn field(text: &str, name: &str) -> Option<u64> {
+/// A number in a file of lines `name number`.
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 

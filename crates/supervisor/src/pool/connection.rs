@@ -121,7 +121,7 @@ impl Connection {
             },
             FromGuardian::Failed { id, stage, errno } => self.answer(id, Err((stage, errno))),
             FromGuardian::Exited { id, code, signal, out_of_memory } => {
-                self.tell_exit(id, WorkerExit { code, signal, out_of_memory });
+                self.tell_exit(id, WorkerExit { code, signal, out_of_memory: out_of_memory.told() });
             }
             FromGuardian::Emptied { id, how, took_us, killed } => {
                 let emptied = Emptied { how: how.as_str(), took: Duration::from_micros(took_us), killed };

@@ -56,7 +56,7 @@ pub(super) enum FromGuardian {
         id: u64,
         code: Option<i32>,
         signal: Option<i32>,
-        out_of_memory: bool,
+        out_of_memory: OutOfMemory,
     },
     Emptied {
         id: u64,
@@ -118,6 +118,27 @@ impl Containment {
             Containment::Cgroup => How::Cgroup,
             Containment::PidNamespace => How::Namespace,
             Containment::TreeWalk => How::Walk,
+        }
+    }
+}
+
+/// Whether the kernel ended a worker for lack of memory, by what counts that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OutOfMemory {
+    No,
+    Machine,
+    SharedCgroup,
+    OwnCgroup,
+}
+
+impl OutOfMemory {
+    pub(super) fn told(self) -> pools::OutOfMemory {
+        match self {
+            OutOfMemory::No => pools::OutOfMemory::No,
+            OutOfMemory::Machine => pools::OutOfMemory::Machine,
+            OutOfMemory::SharedCgroup => pools::OutOfMemory::SharedCgroup,
+            OutOfMemory::OwnCgroup => pools::OutOfMemory::OwnCgroup,
         }
     }
 }

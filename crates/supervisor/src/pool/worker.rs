@@ -7,7 +7,7 @@ use super::output::Output;
 use super::protocol::ToGuardian;
 use super::{look, pidfd, stacks};
 use async_trait::async_trait;
-use everbeat_engine::pools::{Emptied, OutputLine, ProcessLook, WorkerExit, WorkerProcess, WorkerSignal};
+use everbeat_engine::pools::{Emptied, OutOfMemory, OutputLine, ProcessLook, WorkerExit, WorkerProcess, WorkerSignal};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::fs;
 use std::io;
@@ -64,14 +64,16 @@ impl WorkerProcess for HostWorker {
         };
         match told_in_time {
             Some(exit) if exit != WorkerExit::default() => {
-                let out_of_memory = exit.out_of_memory && !self.killed.load(Ordering::Relaxed);
-                return WorkerExit { out_of_memory, ..exit };
+                return match self.killed.load(Ordering::Relaxed) {
+                    true => WorkerExit { out_of_memory: OutOfMemory::No, ..exit },
+                    false => exit,
+                };
             }
             _ => {}
         }
         // The guardian hangs, or was gone before it could see the end: then the kernel is asked.
         let seen = pidfd::exit(self.pidfd.get_ref());
-        let seen = seen.map(|(code, signal)| WorkerExit { code, signal, out_of_memory: false });
+        let seen = seen.map(|(code, signal)| WorkerExit { code, signal, ..WorkerExit::default() });
         match (told_in_time, seen) {
             (Some(unknown), seen) => seen.unwrap_or(unknown),
             (None, Some(seen)) => {

@@ -6,6 +6,7 @@ mod child;
 mod contain;
 mod fork;
 mod keeper;
+mod memory;
 mod run;
 mod start;
 mod workers;

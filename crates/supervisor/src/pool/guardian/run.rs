@@ -2,6 +2,7 @@
 
 use super::contain::Contain;
 use super::fork;
+use super::memory::{self, Kills};
 use super::start::Begun;
 use super::workers::{Message, Worker};
 use crate::job::{clock, processes};
@@ -26,6 +27,7 @@ pub(super) struct Guardian {
     contain: Contain,
     oom_score: String,
     workers: Vec<Worker>,
+    kills: Kills,
     unsent: VecDeque<Message>,
     ending: Option<Ending>,
     /// When this process last began to wait, and when it woke.
@@ -61,6 +63,7 @@ impl Guardian {
             contain,
             oom_score,
             workers: Vec::new(),
+            kills: Kills::new(clock::boot_ms()),
             unsent: VecDeque::new(),
             ending: None,
             waited_from: clock::boot_ms(),
@@ -73,6 +76,7 @@ impl Guardian {
     pub(super) fn run(mut self) {
         while !self.is_over() {
             self.wait();
+            self.look();
             self.hear();
             while self.signals.next().is_some() {}
             self.step_workers();
@@ -100,6 +104,7 @@ impl Guardian {
             _ if clearing => Some(LOOK_AGAIN_MS),
             Some(ending) if now < ending.kill_at && !self.workers.is_empty() => Some(ending.kill_at - now),
             Some(_) => Some(LOOK_AGAIN_MS),
+            None if self.workers.iter().any(|worker| worker.counter().is_some()) => Some(memory::LOOK_MS),
             None => None,
         };
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -116,6 +121,14 @@ impl Guardian {
         self.woke_at = clock::boot_ms();
         if self.woke_at == self.waited_from {
             self.woke_at = before;
+        }
+    }
+
+    /// Notes from time to time whom the kernel has killed for lack of memory, so that a death soon after can be explained.
+    fn look(&mut self) {
+        if self.kills.is_due(clock::boot_ms()) {
+            self.workers.iter_mut().for_each(|worker| worker.look(&mut self.kills));
+            self.kills.look(self.workers.iter().filter_map(Worker::counter));
         }
     }
 
@@ -178,7 +191,7 @@ impl Guardian {
     fn step_workers(&mut self) {
         let mut say = Vec::new();
         for at in (0..self.workers.len()).rev() {
-            if !self.workers[at].step(&mut say) {
+            if !self.workers[at].step(&mut self.kills, &mut say) {
                 continue;
             }
             // Told before it is reaped: until then its number is its own.

@@ -4,11 +4,12 @@ use super::child::{self, Given, Told};
 use super::contain::Contain;
 use super::fork;
 use super::keeper::{self, Keeping};
+use super::memory::{Counter, Kills};
 use crate::job::clock;
 use crate::pool::cgroup::Leaf;
 use crate::pool::link::{self, Received};
 use crate::pool::pidfd;
-use crate::pool::protocol::{FromGuardian, FromKeeper, How, Stage, ToKeeper};
+use crate::pool::protocol::{FromGuardian, FromKeeper, How, OutOfMemory, Stage, ToKeeper};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal};
@@ -32,6 +33,8 @@ pub(super) struct Worker {
     /// Whether the server was told how its order went, and whether it knows of the worker since then.
     answered: bool,
     announced: bool,
+    /// What counts whom the kernel kills for lack of memory, where that is not its own leaf.
+    counter: Option<Counter>,
     /// When its main process ended.
     ended_at: Option<u64>,
     /// Whether this guardian has killed it.
@@ -103,6 +106,7 @@ impl Worker {
             hold,
             answered: false,
             announced: false,
+            counter: None,
             ended_at: None,
             killed: false,
             asked_at: None,
@@ -131,11 +135,50 @@ impl Worker {
     }
 
     /// Sees what has happened, and kills what is left of one that has ended. Answers whether nothing of it is left.
-    pub(super) fn step(&mut self, say: &mut Vec<Message>) -> bool {
+    pub(super) fn step(&mut self, kills: &mut Kills, say: &mut Vec<Message>) -> bool {
+        let was_announced = self.announced;
         self.hear_start(say);
-        match &mut self.hold {
-            Hold::Leaf { .. } => self.step_leaf(say),
-            Hold::Keeper(_) => self.step_keeper(say),
+        let is_over = match &mut self.hold {
+            Hold::Leaf { .. } => self.step_leaf(kills, say),
+            Hold::Keeper(_) => self.step_keeper(kills, say),
+        };
+        if self.announced && !was_announced {
+            self.look(kills);
+        }
+        is_over
+    }
+
+    /// Finds what counts whom the kernel kills for lack of memory. Again and again: a worker may move to another cgroup.
+    pub(super) fn look(&mut self, kills: &mut Kills) {
+        if !self.announced || self.ended_at.is_some() {
+            return;
+        }
+        let pid = self.child.as_raw_nonzero().get();
+        match &self.hold {
+            Hold::Leaf { leaf, .. } => {
+                self.counter = leaf.ran_out_of_memory().is_none().then(|| kills.counter(pid)).flatten();
+            }
+            Hold::Keeper(keeper) => self.counter = keeper.main.as_ref().and_then(|(pid, _)| kills.counter(*pid)),
+        }
+    }
+
+    pub(super) fn counter(&self) -> Option<&Counter> {
+        self.counter.as_ref()
+    }
+
+    /// Whether the kernel ended it for lack of memory, if it was killed and nobody here did that.
+    fn out_of_memory(&self, signal: Option<i32>, kills: &mut Kills) -> OutOfMemory {
+        if signal != Some(Signal::KILL.as_raw()) || self.killed {
+            return OutOfMemory::No;
+        }
+        let counted = match &self.hold {
+            Hold::Leaf { leaf, .. } => leaf.ran_out_of_memory(),
+            Hold::Keeper(_) => None,
+        };
+        match counted {
+            Some(true) => OutOfMemory::OwnCgroup,
+            Some(false) => OutOfMemory::No,
+            None => self.counter.as_ref().map_or(OutOfMemory::No, |counter| kills.explain(counter)),
         }
     }
 
@@ -159,21 +202,22 @@ impl Worker {
         self.told = None;
     }
 
-    fn step_leaf(&mut self, say: &mut Vec<Message>) -> bool {
+    fn step_leaf(&mut self, kills: &mut Kills, say: &mut Vec<Message>) -> bool {
         let Hold::Leaf { leaf, found } = &mut self.hold else { return true };
         if self.ended_at.is_none() {
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.child_fd.as_fd()), look) else {
-                return false;
+            let (code, signal) = match rustix::process::waitid(WaitId::PidFd(self.child_fd.as_fd()), look) {
+                Ok(Some(status)) => (status.exit_status(), status.terminating_signal()),
+                _ => return false,
             };
             self.ended_at = Some(clock::boot_us());
             *found = leaf.pids().len().max(*found);
             if self.announced {
-                let (code, signal) = (status.exit_status(), status.terminating_signal());
-                let out_of_memory = signal == Some(Signal::KILL.as_raw()) && !self.killed && leaf.ran_out_of_memory();
+                let out_of_memory = self.out_of_memory(signal, kills);
                 say.push((FromGuardian::Exited { id: self.id, code, signal, out_of_memory }, None));
             }
         }
+        let Hold::Leaf { leaf, found } = &mut self.hold else { return true };
         if !leaf.is_empty() {
             let _again_soon = leaf.kill();
             return false;
@@ -185,7 +229,7 @@ impl Worker {
         true
     }
 
-    fn step_keeper(&mut self, say: &mut Vec<Message>) -> bool {
+    fn step_keeper(&mut self, kills: &mut Kills, say: &mut Vec<Message>) -> bool {
         // Looked at first: what the keeper said before its end is heard below.
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let is_over = matches!(rustix::process::waitid(WaitId::PidFd(self.child_fd.as_fd()), look), Ok(Some(_)));
@@ -201,8 +245,10 @@ impl Worker {
             (self.ended_at, keeper.exited) = (Some(clock::boot_us()), Some((None, None)));
         }
         if let (true, Some((code, signal))) = (self.announced, keeper.exited.take()) {
-            say.push((FromGuardian::Exited { id: self.id, code, signal, out_of_memory: false }, None));
+            let out_of_memory = self.out_of_memory(signal, kills);
+            say.push((FromGuardian::Exited { id: self.id, code, signal, out_of_memory }, None));
         }
+        let Hold::Keeper(keeper) = &mut self.hold else { return true };
         if !is_over {
             return false;
         }

@@ -48,6 +48,12 @@ def count(ctx, path, to, pause=0.0):
 
 
 @app.task
+def eat(ctx, mebibytes):
+    """Takes memory."""
+    return len([bytearray(b"x") * (1 << 20) for _ in range(mebibytes)])
+
+
+@app.task
 def work(ctx, seconds, path=None):
     """Takes its time, and leaves a line when it is done."""
     time.sleep(seconds)

@@ -230,6 +230,47 @@ async fn garbage_ends_its_own_stream_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn what_a_worker_declares_is_written_and_what_cannot_be_is_told() {
+    let (server, listening) = start().await;
+    let texts = |values: &[serde_json::Value]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let flows = texts(&[
+        json!({"name": "wrong", "overlap": "sometimes", "configuration": {"task": "train"}}),
+        json!({"name": "models", "run_interval": 3600, "configuration": {"task": "train", "epochs": 3}}),
+    ]);
+    let schedules = texts(&[
+        json!({"task": "train", "schedule": {"every": "1h"}}),
+        json!({"name": "nightly", "task": "train", "schedule": {"cron": "@daily"}}),
+    ]);
+    let graphs = texts(&[json!({"name": "g", "nodes": []})]);
+    let mut worker =
+        Worker::connect_as(listening.address, proto::Hello { flows, schedules, graphs, ..hello(&["train"]) }).await;
+    let (mut declined, mut works) = (Vec::new(), Vec::new());
+    while declined.len() < 3 || works.is_empty() {
+        match worker.stream.hear().await {
+            Ok(from_server::Message::Declined(told)) => declined.push(told),
+            Ok(from_server::Message::Work(work)) => works.push(work),
+            other => panic!("{other:?} is neither"),
+        }
+    }
+    let named: Vec<(&str, &str)> = declined.iter().map(|told| (told.kind.as_str(), told.name.as_str())).collect();
+    assert_eq!(named, [("graph", "g"), ("flow", "wrong"), ("schedule", "")]);
+    for (told, words) in declined.iter().zip(["nodes", "skip, queue, allow", "name"]) {
+        assert!(told.problem.contains(words), "{told:?}");
+    }
+    // What is due at once is performed by who declared it.
+    assert_eq!(works[0].input, r#"{"epochs":3,"task":"train"}"#);
+    let flow = server.get("/api/v1/flows/models").await.ok();
+    assert_eq!((&flow["declared"], &flow["version"], &flow["run_interval"]), (&json!("same"), &json!(1), &json!(3600)));
+    eventually(|| async { (server.get("/api/v1/schedules/nightly").await.status == 200).then_some(()) }).await;
+    let many = proto::Hello { flows: vec![String::new(); 1001], ..hello(&["train"]) };
+    let line = Line::open(listening.address).await;
+    let mut stream = line.call(PATH, &[]).await;
+    stream.say(from_worker::Message::Hello(many)).await;
+    let (code, problem) = stream.ended().await;
+    assert!(code == INVALID_ARGUMENT && problem.contains("1000"), "{code} {problem}");
+}
+
+#[tokio::test]
 async fn a_run_is_performed_by_a_worker() {
     let (server, listening) = start().await;
     let mut worker = Worker::connect(listening.address, &["train"]).await;

@@ -54,7 +54,7 @@ async fn a_schema_of_the_second_version_is_brought_up_to_date_with_what_runs_in_
                 alter table replica drop column machine;
                 drop table output; drop table output_tally; drop table worker;
                 drop table schedule; drop table occurrence; drop table occurrence_left; drop table schedule_note;
-                drop table schedule_fed; drop table schedule_after;
+                drop table schedule_fed; drop table schedule_after; drop table checks; drop table ping;
                 alter table run drop column schedule_id, drop column due_at;
                 delete from schema_version where version >= 3";
     database.session().await.batch_execute(back).await.expect("the second version");

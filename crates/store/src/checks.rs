@@ -44,6 +44,8 @@ pub trait Checks {
 pub struct PutCheck {
     pub check: Check,
     pub expected: Expected,
+    /// No new check is made if there are so many.
+    pub most: usize,
 }
 
 /// What must be there for a check to be written.
@@ -62,7 +64,7 @@ pub enum CheckPut {
     Unchanged(CheckRow),
     /// Its version is another one; none if there is no such check.
     Conflict(Option<u64>),
-    /// There are [`MOST_CHECKS`](everbeat_model::check::MOST_CHECKS).
+    /// There are as many as there may be.
     TooMany,
 }
 
@@ -72,6 +74,8 @@ pub struct NewPing {
     pub check: Check,
     pub signal: Signal,
     pub body: Option<String>,
+    /// No new check is made if there are so many.
+    pub most: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +85,7 @@ pub enum Pinged {
         check: CheckRow,
         created: bool,
     },
-    /// The check would be new, and there are [`MOST_CHECKS`](everbeat_model::check::MOST_CHECKS).
+    /// The check would be new, and there are as many as there may be.
     TooMany,
 }
 

@@ -15,7 +15,7 @@ impl Engine {
     /// Writes a check; true if it is new.
     pub async fn write_check(&self, write: WriteCheck) -> Result<(CheckRow, bool)> {
         let name = write.check.name.clone();
-        let put = PutCheck { check: write.check, expected: write.expected };
+        let put = PutCheck { check: write.check, expected: write.expected, most: MOST_CHECKS };
         let put = self.core.bounded(self.core.store.put_check(put)).await?;
         // Its state may change sooner than that of any other.
         self.core.schedules_noted.notify_one();
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Takes a ping; true if that has made the check. What a start makes due is found by the next tick.
     pub async fn ping(&self, name: &str, signal: Signal, body: Option<String>) -> Result<(CheckRow, bool)> {
-        let ping = NewPing { check: Check::by_default(name)?, signal, body };
+        let ping = NewPing { check: Check::by_default(name)?, signal, body, most: MOST_CHECKS };
         match self.core.bounded(self.core.store.ping_check(ping)).await? {
             Pinged::Done { check, created } => {
                 metrics::counter!("everbeat_pings_total", "kind" => signal.kind.as_str()).increment(1);

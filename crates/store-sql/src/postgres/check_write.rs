@@ -10,7 +10,7 @@ use crate::cells::{number, stored};
 use crate::checks::{CHECK_COLUMNS, VitalCells, micros};
 use crate::encode::limit;
 use everbeat_model::StoreTime;
-use everbeat_model::check::{MOST_CHECKS, MOST_PINGS, Ping};
+use everbeat_model::check::{MOST_PINGS, Ping};
 use everbeat_store::{CheckPut, CheckRow, CheckWritten, Deleted, NewPing, Pinged, PutCheck, Result, check_deleted};
 use tokio_postgres::types::ToSql;
 
@@ -59,7 +59,7 @@ async fn try_put(transaction: &Transaction<'_>, request: &PutCheck) -> Told<Chec
         CheckWritten::Row(row, lines) => (*row, lines),
     };
     if before.is_none() {
-        if !make(transaction, &row).await? {
+        if !make(transaction, &row, request.most).await? {
             return quiet(CheckPut::TooMany);
         }
         return Ok((CheckPut::Created(row), lines));
@@ -130,7 +130,7 @@ async fn try_ping(transaction: &Transaction<'_>, request: &NewPing) -> Told<Ping
         Some(row) => (row, false),
         None => {
             let row = CheckRow::new(request.check.clone(), now);
-            if !make(transaction, &row).await? {
+            if !make(transaction, &row, request.most).await? {
                 return Ok((Pinged::TooMany, Vec::new()));
             }
             (row, true)
@@ -184,10 +184,10 @@ async fn lock(transaction: &Transaction<'_>, name: &str) -> Outcome<(Option<Resu
 }
 
 /// Stores a new check; false if there are as many as there may be.
-async fn make(transaction: &Transaction<'_>, row: &CheckRow) -> Outcome<bool> {
+async fn make(transaction: &Transaction<'_>, row: &CheckRow, most: usize) -> Outcome<bool> {
     let answers = transaction.all(&[(LOCK_ALL, &[]), (COUNT, &[])]).await?;
     let count: i64 = answers.last().and_then(|rows| rows.first()).map_or(0, |row| row.get(0));
-    if count >= limit(MOST_CHECKS) {
+    if count >= limit(most) {
         return Ok(false);
     }
     let (name, definition, version) = (&row.check.name, row.check.to_stored(), stored(row.version));

@@ -9,7 +9,7 @@ use crate::decode::{counts, readable};
 use crate::encode::limit;
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
-use everbeat_model::check::{CheckState, MOST_CHECKS, MOST_PINGS, Ping};
+use everbeat_model::check::{CheckState, MOST_PINGS, Ping};
 use everbeat_store::{
     CheckFilter, CheckPut, CheckRow, CheckWritten, Checks, Deleted, DueChecks, NewPing, Pinged, PutCheck, Result,
     check_deleted,
@@ -115,7 +115,7 @@ fn put(tx: &Tx<'_>, request: &PutCheck) -> Outcome<CheckPut> {
         CheckWritten::Row(row, lines) => (*row, lines),
     };
     if before.is_none() {
-        if full(tx)? {
+        if full(tx, request.most)? {
             return Ok(CheckPut::TooMany);
         }
         insert(tx, &row)?;
@@ -145,7 +145,7 @@ fn ping(tx: &Tx<'_>, request: &NewPing) -> Outcome<Pinged> {
     let created = found.is_none();
     let row = match found {
         Some(row) => row,
-        None if full(tx)? => return Ok(Pinged::TooMany),
+        None if full(tx, request.most)? => return Ok(Pinged::TooMany),
         None => {
             let row = CheckRow::new(request.check.clone(), tx.now);
             insert(tx, &row)?;
@@ -168,9 +168,9 @@ fn ping(tx: &Tx<'_>, request: &NewPing) -> Outcome<Pinged> {
 }
 
 /// Whether there are as many checks as there may be.
-fn full(tx: &Tx<'_>) -> Outcome<bool> {
+fn full(tx: &Tx<'_>, most: usize) -> Outcome<bool> {
     let count: i64 = tx.connection.prepare_cached("select count(*) from checks")?.query_row([], |row| row.get(0))?;
-    Ok(count >= limit(MOST_CHECKS))
+    Ok(count >= limit(most))
 }
 
 fn insert(tx: &Tx<'_>, row: &CheckRow) -> Outcome<()> {

@@ -25,8 +25,9 @@ pub(super) async fn a_check_reads_back_as_it_was_written(t: &Fixture) {
 }
 
 pub(super) async fn a_check_is_written_only_over_what_is_expected(t: &Fixture) {
-    let expecting =
-        |expected, period: &str| t.put_check(PutCheck { check: check("c", json!({ "period": period })), expected });
+    let expecting = |expected, period: &str| {
+        t.put_check(PutCheck { check: check("c", json!({ "period": period })), expected, most: MOST_CHECKS })
+    };
     let conflict = expecting(Expected::Version(1), "1h").await.expect("put");
     assert_eq!(conflict, CheckPut::Conflict(None));
     let made = expecting(Expected::Nothing, "1h").await.expect("put");
@@ -83,7 +84,7 @@ pub(super) async fn the_newest_pings_are_kept_with_what_they_said(t: &Fixture) {
     let surplus = 3;
     for number in 1..=MOST_PINGS + surplus {
         let body = Some(format!("it's {number} \u{1F980}"));
-        let request = NewPing { check: check("c", json!({})), signal: Signal::plain(PingKind::Log), body };
+        let request = NewPing { body, ..new_ping("c", Signal::plain(PingKind::Log)) };
         t.ping_check(request).await.expect("ping");
     }
     let kept = t.pings("c", None, 1000).await.expect("pings").expect("there");
@@ -149,9 +150,8 @@ pub(super) async fn the_longest_due_checks_come_first_and_no_more_than_asked_for
 }
 
 pub(super) async fn a_failure_from_many_sides_at_once_is_told_once(t: &Fixture) {
-    let fail = || NewPing { check: check("c", json!({})), signal: Signal::exit(7), body: None };
     let answers = t.at_once(8, |store| {
-        let request = fail();
+        let request = new_ping("c", Signal::exit(7));
         async move { store.ping_check(request).await.expect("ping") }
     });
     let made = answers.await.into_iter().filter(|answer| matches!(answer, Pinged::Done { created: true, .. })).count();
@@ -181,29 +181,33 @@ pub(super) async fn a_paused_check_is_not_due_and_is_counted_anew_when_resumed(t
 }
 
 pub(super) async fn no_more_checks_are_made_than_there_may_be(t: &Fixture) {
+    let few = 5;
     let next = Arc::new(AtomicUsize::new(0));
-    t.at_once(20, |store| {
+    let puts = t.at_once(20, |store| {
         let next = next.clone();
         async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= MOST_CHECKS {
-                    return;
-                }
-                let check = check(&format!("c{number}"), json!({}));
-                let put = store.put_check(PutCheck { check, expected: Expected::Anything }).await.expect("put");
-                assert!(matches!(put, CheckPut::Created(_)), "{put:?}");
-            }
+            let check = check(&format!("c{}", next.fetch_add(1, Ordering::Relaxed)), json!({}));
+            store.put_check(PutCheck { check, expected: Expected::Anything, most: few }).await.expect("put")
         }
-    })
-    .await;
-    assert_eq!(put(t, "more", json!({})).await, CheckPut::TooMany);
-    let request = NewPing { check: check("more", json!({})), signal: Signal::plain(PingKind::Success), body: None };
-    assert_eq!(t.ping_check(request).await.expect("ping"), Pinged::TooMany);
+    });
+    let puts = puts.await;
+    let refused = puts.iter().filter(|put| **put == CheckPut::TooMany).count();
+    assert_eq!((puts.len(), refused), (20, 20 - few), "{puts:?}");
+    let made = t.checks(CheckFilter { limit: 100, ..CheckFilter::default() }).await.expect("checks");
+    assert_eq!(made.len(), few);
+    let request = |name: &str| NewPing { most: few, ..new_ping(name, Signal::plain(PingKind::Success)) };
+    assert_eq!(t.ping_check(request("more")).await.expect("ping"), Pinged::TooMany);
     assert!(t.check("more").await.expect("check").is_none());
-    assert!(!ping(t, "c0", Signal::plain(PingKind::Success)).await.1, "those that are there are pinged");
-    t.delete_check("c1", None).await.expect("delete");
-    assert!(ping(t, "more", Signal::plain(PingKind::Success)).await.1, "there is room again");
+    let name = &made[0].check.name;
+    let there = t.ping_check(request(name)).await.expect("ping");
+    assert!(matches!(there, Pinged::Done { created: false, .. }), "those that are there are pinged");
+    t.delete_check(name, None).await.expect("delete");
+    let room = t.ping_check(request("more")).await.expect("ping");
+    assert!(matches!(room, Pinged::Done { created: true, .. }), "there is room again");
+}
+
+fn new_ping(name: &str, signal: Signal) -> NewPing {
+    NewPing { check: check(name, json!({})), signal, body: None, most: MOST_CHECKS }
 }
 
 fn check(name: &str, value: Value) -> Check {
@@ -211,7 +215,7 @@ fn check(name: &str, value: Value) -> Check {
 }
 
 async fn put(t: &Fixture, name: &str, value: Value) -> CheckPut {
-    let request = PutCheck { check: check(name, value), expected: Expected::Anything };
+    let request = PutCheck { check: check(name, value), expected: Expected::Anything, most: MOST_CHECKS };
     t.put_check(request).await.expect("put")
 }
 
@@ -225,8 +229,7 @@ async fn look(t: &Fixture, name: &str) -> CheckRow {
 
 /// Pings, and tells whether that has made the check.
 async fn ping(t: &Fixture, name: &str, signal: Signal) -> (CheckRow, bool) {
-    let request = NewPing { check: check(name, json!({})), signal, body: None };
-    match t.ping_check(request).await.expect("ping") {
+    match t.ping_check(new_ping(name, signal)).await.expect("ping") {
         Pinged::Done { check, created } => (check, created),
         Pinged::TooMany => panic!("too many"),
     }

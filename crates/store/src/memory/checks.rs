@@ -8,7 +8,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use everbeat_model::StoreTime;
-use everbeat_model::check::{CheckState, MOST_CHECKS, MOST_PINGS, Ping};
+use everbeat_model::check::{CheckState, MOST_PINGS, Ping};
 use std::collections::BTreeMap;
 
 #[async_trait]
@@ -19,7 +19,7 @@ impl Checks for Memory {
         let before = state.checks.get(&put.check.name).cloned();
         let (row, lines) = match CheckRow::written(before.as_ref(), &put, now) {
             CheckWritten::Conflict(there) => return Ok(CheckPut::Conflict(there)),
-            CheckWritten::Row(..) if before.is_none() && state.checks.len() >= MOST_CHECKS => {
+            CheckWritten::Row(..) if before.is_none() && state.checks.len() >= put.most => {
                 return Ok(CheckPut::TooMany);
             }
             CheckWritten::Row(row, lines) => (*row, lines),
@@ -78,7 +78,7 @@ impl Checks for Memory {
         let mut state = self.lock();
         let found = state.checks.get(&ping.check.name).cloned();
         let created = found.is_none();
-        if created && state.checks.len() >= MOST_CHECKS {
+        if created && state.checks.len() >= ping.most {
             return Ok(Pinged::TooMany);
         }
         let row = found.unwrap_or_else(|| CheckRow::new(ping.check.clone(), now));

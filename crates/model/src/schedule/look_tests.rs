@@ -108,6 +108,7 @@ fn what_somebody_asks_for_after_a_clock_went_back_is_not_left_waiting_before_all
     situation.now = at(30);
     let defaults =
         RunDefaults { policy: Arc::new(Policy::BASELINE), queue: "default".to_string(), hole: Planted::default() };
-    let decision = look(&situation, Wish::Trigger { run: run(5), wish: None, idempotency: None }, &defaults, &mut || run(9));
+    let decision =
+        look(&situation, Wish::Trigger { run: run(5), wish: None, idempotency: None }, &defaults, &mut || run(9));
     assert_eq!(decision.begin.iter().map(|new| new.id).collect::<Vec<_>>(), [run(7)]);
 }

@@ -133,7 +133,7 @@ async fn a_run_killed_at_any_step_is_resumed_and_every_row_is_there_once() {
         // No key: nothing but the cursor keeps rows from being there twice. One record is rejected by the sink.
         let text = numbered(10).replace("\"id\":5", "\"id\":\"five\"");
         let mut value = world.flow(&text, world.sink(json!({})));
-        value["batch_size"] = json!(3);
+        value["batch_size"] = json!(1);
         value["dead_letter"] = json!({"type": "sql", "url": world.url(), "table": "dead", "create": true});
         let (configuration, ledger) = (configure(&value), Memory::default());
         let first = support::killed_after(polls, run(&attempt(&configuration, "run-1", 1, &ledger))).await;

@@ -4,7 +4,7 @@ use super::super::sink::{CURSORS, KEPT_RUNS, fenced};
 use super::fault::{Fault, trouble};
 use crate::{Committed, Surroundings, Trouble, Written, outcome};
 use serde_json::Value;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 /// Takes the run's row for this attempt. Waits until a transaction of an earlier attempt is over.
 pub(super) async fn take(client: &Client, around: &Surroundings) -> Result<(), Trouble> {
@@ -58,26 +58,41 @@ pub(super) async fn committed(
     }))
 }
 
-/// Locks the row until the transaction's end, if it is still this attempt's.
-pub(super) async fn lock(client: &Client, around: &Surroundings) -> Result<(), Trouble> {
-    let sql = format!("select 1 from {CURSORS} where flow = $1 and run = $2 and fence = $3 for update");
-    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
-        [&&*around.flow, &&*around.run, &fence_of(around)];
-    let row = client.query_opt(&sql, &parameters).await.map_err(|error| trouble(&error))?;
-    row.map(|_| ()).ok_or_else(|| fenced(around))
+/// What each batch does with the run's row, prepared once.
+pub(super) struct Held {
+    lock: Statement,
+    commit: Statement,
 }
 
-pub(super) async fn commit(
-    client: &Client,
-    around: &Surroundings,
-    cursor: &Value,
-    written: &Written,
-) -> Result<(), Trouble> {
-    let sql =
-        format!("update {CURSORS} set cursor = $3, outcome = $4, at = clock_timestamp() where flow = $1 and run = $2");
-    let (cursor, written) = (cursor.to_string(), outcome::to_text(written));
-    let updated = client.execute(&sql, &[&&*around.flow, &&*around.run, &cursor, &written]).await;
-    updated.map(|_| ()).map_err(|error| trouble(&error))
+impl Held {
+    pub(super) async fn prepare(client: &Client) -> Result<Held, Trouble> {
+        let lock = format!("select 1 from {CURSORS} where flow = $1 and run = $2 and fence = $3 for update");
+        let commit = format!(
+            "update {CURSORS} set cursor = $3, outcome = $4, at = clock_timestamp() where flow = $1 and run = $2"
+        );
+        let (lock, commit) = tokio::join!(client.prepare(&lock), client.prepare(&commit));
+        let failed = |error: tokio_postgres::Error| trouble(&error);
+        Ok(Held { lock: lock.map_err(failed)?, commit: commit.map_err(failed)? })
+    }
+
+    /// Locks the row until the transaction's end, if it is still this attempt's.
+    pub(super) async fn lock(&self, client: &Client, around: &Surroundings) -> Result<(), Trouble> {
+        let fence = fence_of(around);
+        let row = client.query_opt(&self.lock, &[&&*around.flow, &&*around.run, &fence]).await;
+        row.map_err(|error| trouble(&error))?.map(|_| ()).ok_or_else(|| fenced(around))
+    }
+
+    pub(super) async fn commit(
+        &self,
+        client: &Client,
+        around: &Surroundings,
+        cursor: &Value,
+        written: &Written,
+    ) -> Result<(), Trouble> {
+        let (cursor, written) = (cursor.to_string(), outcome::to_text(written));
+        let updated = client.execute(&self.commit, &[&&*around.flow, &&*around.run, &cursor, &written]).await;
+        updated.map(|_| ()).map_err(|error| trouble(&error))
+    }
 }
 
 fn fence_of(around: &Surroundings) -> i64 {

@@ -1,6 +1,6 @@
 use super::super::sink::{Extra, NOT_AN_OBJECT, Writing, no_column, no_key, no_table, rejected};
 use super::cell::{Kind, to_text};
-use super::cursor;
+use super::cursor::{self, Held};
 use super::fault::{Fault, trouble};
 use super::link::Link;
 use super::statement::{key, upsert};
@@ -29,7 +29,8 @@ pub(in super::super) async fn open(
         return Err(no_table(&writing.table));
     }
     cursor::take(&link.client, &around).await?;
-    let mut database = Database { link, writing, around, columns: None, statements: BTreeMap::new() };
+    let held = Held::prepare(&link.client).await?;
+    let mut database = Database { link, writing, around, held, columns: None, statements: BTreeMap::new() };
     if let Some(columns) = columns {
         database.knows(columns)?;
     }
@@ -40,6 +41,7 @@ struct Database {
     link: Link,
     writing: Writing,
     around: Surroundings,
+    held: Held,
     /// None until the table is there.
     columns: Option<Columns>,
     /// By the columns that records have.
@@ -78,13 +80,8 @@ impl Sink for Database {
     }
 
     async fn write(&mut self, records: Vec<Record>, cursor: &Value) -> Result<Written, Trouble> {
-        self.execute("begin").await?;
-        let written = self.write_all(&records, cursor).await;
-        match written {
-            Ok(written) => {
-                self.execute("commit").await?;
-                Ok(written)
-            }
+        match self.write_all(&records, cursor).await {
+            Ok(written) => Ok(written),
             Err(trouble) => {
                 // The trouble is what counts; a broken connection rolls back by itself.
                 let _best_effort = self.execute("rollback").await;
@@ -111,7 +108,10 @@ impl Database {
     }
 
     async fn write_all(&mut self, records: &[Record], cursor: &Value) -> Result<Written, Trouble> {
-        cursor::lock(&self.link.client, &self.around).await?;
+        // Sent together, in this order, as are the last two: answers take longer than the work.
+        let (begun, locked) =
+            tokio::join!(biased; self.execute("begin"), self.held.lock(&self.link.client, &self.around));
+        begun.and(locked)?;
         if self.columns.is_none() && records.iter().any(|record| record.value.is_object()) {
             self.execute(&table::create(&self.writing, records)?).await?;
             let columns = Columns::read(&self.link.client, &self.writing.table).await?;
@@ -122,7 +122,9 @@ impl Database {
         for ((_, shape), rows) in groups {
             self.write_group(&shape, &rows, &mut written).await?;
         }
-        cursor::commit(&self.link.client, &self.around, cursor, &written).await?;
+        // If the first fails, PostgreSQL makes a rollback of the second.
+        let (kept, committed) = tokio::join!(biased; self.held.commit(&self.link.client, &self.around, cursor, &written), self.execute("commit"));
+        kept.and(committed)?;
         Ok(written)
     }
 
@@ -187,8 +189,10 @@ impl Database {
         let mut ahead = vec![rows];
         while let Some(rows) = ahead.pop() {
             let statement = self.statement(shape).await?;
-            self.execute("savepoint rows").await?;
-            let fault = match self.write_rows(&statement, shape.len(), rows).await {
+            let (saved, answer) =
+                tokio::join!(biased; self.execute("savepoint rows"), self.write_rows(&statement, shape.len(), rows));
+            saved?;
+            let fault = match answer {
                 Ok((new, updated)) => {
                     written.written += new + updated;
                     written.updated += updated;
@@ -233,8 +237,8 @@ impl Database {
         let column = |place: usize| rows.iter().map(move |row| row.cells[place].as_deref()).collect::<Vec<_>>();
         let arrays: Vec<Vec<Option<&str>>> = (0..width).map(column).collect();
         let parameters: Vec<&(dyn ToSql + Sync)> = arrays.iter().map(|array| array as &(dyn ToSql + Sync)).collect();
-        let answers = self.link.client.query(statement, &parameters).await?;
-        let new = answers.iter().filter(|row| row.get(0)).count() as u64;
-        Ok((new, answers.len() as u64 - new))
+        let answer = self.link.client.query_one(statement, &parameters).await?;
+        let count = |place: usize| u64::try_from(answer.get::<_, i64>(place)).unwrap_or_default();
+        Ok((count(0), count(1)))
     }
 }

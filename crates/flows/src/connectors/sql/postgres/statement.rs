@@ -4,8 +4,8 @@ use super::super::names::{list, quoted};
 use super::super::sink::{CREATED, OnConflict, STAMPS, Writing};
 use super::table::{Column, Columns};
 
-/// Writes rows with these columns, given as one array of texts for each. Each row that was written answers whether it
-/// is new; those that were there exactly so do not answer.
+/// Writes rows with these columns, given as one array of texts for each. Answers how many are new, and how many were
+/// changed; those that were there exactly so are not counted.
 pub(super) fn upsert(writing: &Writing, columns: &Columns, shape: &[usize]) -> String {
     let given: Vec<&Column> = shape.iter().map(|place| &columns.columns[*place]).collect();
     let has = |name: &str| given.iter().any(|column| column.name == name);
@@ -25,8 +25,8 @@ pub(super) fn upsert(writing: &Writing, columns: &Columns, shape: &[usize]) -> S
     let conflict = conflict(writing, columns, &given, &stamps);
     let table = writing.table.quoted();
     format!(
-        "insert into {table} as t ({names}){overriding} select {values} from unnest({arrays}) as u({cells}){conflict} \
-         returning t.xmax = 0"
+        "with w as (insert into {table} as t ({names}){overriding} select {values} from unnest({arrays}) as u({cells}){conflict} \
+         returning t.xmax = 0 as new) select count(*) filter (where new), count(*) filter (where not new) from w"
     )
 }
 

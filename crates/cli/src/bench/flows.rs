@@ -110,9 +110,9 @@ impl Measurement<'_> {
 
     fn ways(&self, server: &Server, orders: &Path) -> Result<Vec<Way>, Failure> {
         let file = json!({"type": "file", "path": orders});
-        let mut ways = vec![self.into_sqlite(server, &file)?];
+        let mut ways = vec![self.sqlite_way(server, &file)?];
         let Some(url) = self.postgres else { return Ok(ways) };
-        ways.push(self.into_postgres(server, url, "file to PostgreSQL", &file)?);
+        ways.push(self.postgres_way(server, url, "file to PostgreSQL", &file)?);
         if self.args.flow_redis.is_some() {
             let stream = format!("everbeat-bench-{}", Uuid::new_v4().simple());
             // The stream is filled by a flow, too.
@@ -120,7 +120,7 @@ impl Measurement<'_> {
             self.run(server, "fill-redis", &json!({"source": file, "sink": sink, "batch_size": BATCH}))?;
             let source =
                 json!({"type": "redis_stream", "stream_name": stream, "consumer_group": "bench", "payload": "data"});
-            ways.push(self.into_postgres(server, url, "Redis to PostgreSQL", &source)?);
+            ways.push(self.postgres_way(server, url, "Redis to PostgreSQL", &source)?);
         }
         if let Some(nats) = &self.args.flow_nats {
             let stream = format!("everbeat-bench-{}", Uuid::new_v4().simple());
@@ -130,7 +130,7 @@ impl Measurement<'_> {
                 .run(server, "fill-nats", &json!({"source": file, "sink": sink, "batch_size": BATCH}))
                 .and_then(|_| {
                     let source = json!({"type": "nats_jetstream", "stream": stream, "durable": "bench"});
-                    self.into_postgres(server, url, "NATS to PostgreSQL", &source)
+                    self.postgres_way(server, url, "NATS to PostgreSQL", &source)
                 });
             self.runtime.block_on(raw::delete_nats_stream(nats, &stream)).map_err(fail)?;
             ways.push(way?);
@@ -139,7 +139,7 @@ impl Measurement<'_> {
         Ok(ways)
     }
 
-    fn into_sqlite(&self, server: &Server, source: &Value) -> Result<Way, Failure> {
+    fn sqlite_way(&self, server: &Server, source: &Value) -> Result<Way, Failure> {
         let without = |name: &str| {
             let path = self.folder.join(name);
             self.runtime.block_on(raw::sqlite(path, self.rows, BATCH)).map_err(fail)
@@ -153,7 +153,7 @@ impl Measurement<'_> {
         Ok(way("file to SQLite", flow, [before, without("after.db")?]))
     }
 
-    fn into_postgres(&self, server: &Server, url: &str, name: &'static str, source: &Value) -> Result<Way, Failure> {
+    fn postgres_way(&self, server: &Server, url: &str, name: &'static str, source: &Value) -> Result<Way, Failure> {
         let without = || self.runtime.block_on(raw::postgres(url, self.rows, BATCH)).map_err(fail);
         let before = without()?;
         self.runtime.block_on(raw::clear_postgres(url)).map_err(fail)?;

@@ -107,6 +107,7 @@ impl Awaited<'_> {
 }
 
 impl Drop for Awaited<'_> {
+    #[expect(clippy::disallowed_methods, reason = "it outlives the attempt, whose tasks are gone by then")]
     fn drop(&mut self) {
         if !self.over {
             let (engine, run) = (self.engine.clone(), self.run);

@@ -49,40 +49,62 @@ pub async fn sqlite(path: PathBuf, rows: usize, batch: usize) -> Result<f64, Tro
     blocking(move || write().map_err(failed)).await
 }
 
-/// Rows per second into the table `orders` of PostgreSQL, which is made anew.
-pub async fn postgres(url: &str, rows: usize, batch: usize) -> Result<f64, Trouble> {
-    let mut client = connect(url).await?;
-    client.batch_execute(&anew()).await.map_err(failed)?;
-    let upsert = "insert into orders select * from unnest($1::bigint[], $2::text[], $3::float8[], $4::boolean[], $5::text[]) \
-         on conflict (id) do update set customer = excluded.customer, amount = excluded.amount, paid = excluded.paid, \
-         note = excluded.note";
-    let upsert = client.prepare(upsert).await.map_err(failed)?;
-    let begun = Stopwatch::start();
-    for first in (0..rows).step_by(batch) {
-        let all: Vec<Row> = (first..(first + batch).min(rows)).map(row).collect();
-        let ids: Vec<i64> = all.iter().map(|row| row.0).collect();
-        let customers: Vec<&str> = all.iter().map(|row| row.1.as_str()).collect();
-        let amounts: Vec<f64> = all.iter().map(|row| row.2).collect();
-        let paid: Vec<bool> = all.iter().map(|row| row.3).collect();
-        let notes: Vec<&str> = all.iter().map(|row| row.4).collect();
-        let transaction = client.transaction().await.map_err(failed)?;
-        transaction.execute(&upsert, &[&ids, &customers, &amounts, &paid, &notes]).await.map_err(failed)?;
-        transaction.commit().await.map_err(failed)?;
+/// A schema of its own in a database that others use, too, and with it all that a measurement makes there.
+pub struct Schema {
+    name: String,
+    database: String,
+    /// Of the database, with this schema as the place of every table.
+    pub url: String,
+}
+
+impl Schema {
+    pub async fn create(url: &str, name: &str) -> Result<Schema, Trouble> {
+        let mut own = url::Url::parse(url).map_err(failed)?;
+        own.query_pairs_mut().append_pair("options", &format!("-csearch_path={name}"));
+        connect(url).await?.batch_execute(&format!("create schema \"{name}\"")).await.map_err(failed)?;
+        // A query of a URL writes a space as "+", which the driver would not read as one.
+        let own = own.to_string().replace('+', "%20");
+        Ok(Schema { name: name.to_string(), database: url.to_string(), url: own })
     }
-    Ok(rows as f64 / begun.elapsed().as_secs_f64())
-}
 
-/// Makes the table `orders` of PostgreSQL anew, and answers how many rows it had.
-pub async fn clear_postgres(url: &str) -> Result<i64, Trouble> {
-    let client = connect(url).await?;
-    let counted = client.query_one("select count(*) from orders", &[]).await.map_err(failed)?;
-    client.batch_execute(&anew()).await.map_err(failed)?;
-    Ok(counted.get(0))
-}
+    pub async fn remove(self) -> Result<(), Trouble> {
+        let gone = format!("drop schema \"{}\" cascade", self.name);
+        connect(&self.database).await?.batch_execute(&gone).await.map_err(failed)
+    }
 
-/// Removes what a measurement made in PostgreSQL.
-pub async fn drop_postgres(url: &str) -> Result<(), Trouble> {
-    connect(url).await?.batch_execute(GONE).await.map_err(failed)
+    /// Makes the table `orders` anew, without rows.
+    pub async fn clear(&self) -> Result<(), Trouble> {
+        let anew = format!("drop table if exists \"{}\".orders; {TABLE}", self.name);
+        connect(&self.url).await?.batch_execute(&anew).await.map_err(failed)
+    }
+
+    pub async fn rows(&self) -> Result<i64, Trouble> {
+        let counted = connect(&self.url).await?.query_one("select count(*) from orders", &[]).await;
+        counted.map(|row| row.get(0)).map_err(failed)
+    }
+
+    /// Rows per second into the table `orders`, which is made anew.
+    pub async fn rate(&self, rows: usize, batch: usize) -> Result<f64, Trouble> {
+        self.clear().await?;
+        let mut client = connect(&self.url).await?;
+        let upsert = "insert into orders select * from unnest($1::bigint[], $2::text[], $3::float8[], $4::boolean[], $5::text[]) \
+             on conflict (id) do update set customer = excluded.customer, amount = excluded.amount, paid = excluded.paid, \
+             note = excluded.note";
+        let upsert = client.prepare(upsert).await.map_err(failed)?;
+        let begun = Stopwatch::start();
+        for first in (0..rows).step_by(batch) {
+            let all: Vec<Row> = (first..(first + batch).min(rows)).map(row).collect();
+            let ids: Vec<i64> = all.iter().map(|row| row.0).collect();
+            let customers: Vec<&str> = all.iter().map(|row| row.1.as_str()).collect();
+            let amounts: Vec<f64> = all.iter().map(|row| row.2).collect();
+            let paid: Vec<bool> = all.iter().map(|row| row.3).collect();
+            let notes: Vec<&str> = all.iter().map(|row| row.4).collect();
+            let transaction = client.transaction().await.map_err(failed)?;
+            transaction.execute(&upsert, &[&ids, &customers, &amounts, &paid, &notes]).await.map_err(failed)?;
+            transaction.commit().await.map_err(failed)?;
+        }
+        Ok(rows as f64 / begun.elapsed().as_secs_f64())
+    }
 }
 
 /// A stream of NATS for one subject, which has its name.
@@ -102,6 +124,12 @@ pub async fn delete_nats_stream(url: &str, name: &str) -> Result<(), Trouble> {
     Ok(())
 }
 
+pub async fn delete_redis_stream(url: &str, name: &str) -> Result<(), Trouble> {
+    let client = redis::Client::open(url).map_err(failed)?;
+    let mut link = client.get_multiplexed_async_connection().await.map_err(failed)?;
+    redis::cmd("DEL").arg(name).query_async::<()>(&mut link).await.map_err(failed)
+}
+
 async fn nats(url: &str) -> Result<async_nats::Client, Trouble> {
     let parsed = url::Url::parse(url).map_err(failed)?;
     let (user, password) = (parsed.username().to_string(), parsed.password().unwrap_or_default().to_string());
@@ -110,12 +138,6 @@ async fn nats(url: &str) -> Result<async_nats::Client, Trouble> {
         false => async_nats::ConnectOptions::with_user_and_password(user, password),
     };
     options.connect(url).await.map_err(failed)
-}
-
-const GONE: &str = "drop table if exists orders, everbeat_flow_cursor";
-
-fn anew() -> String {
-    format!("{GONE}; {TABLE}")
 }
 
 #[expect(clippy::disallowed_methods, reason = "no engine is there whose clock and chance it could use")]

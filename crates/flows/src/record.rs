@@ -21,12 +21,17 @@ pub struct Rejected {
 pub(crate) const MOST_RAW_BYTES: usize = 64 << 10;
 
 impl Rejected {
-    /// `raw` need not be text: what is not is shown with replacement characters.
+    /// `raw` need not be text: what is not is shown with replacement characters, and so is NUL, which not every database
+    /// takes: no rejected record may be refused by the sink of rejected records.
     pub fn new(position: impl Into<Box<str>>, reason: impl Into<String>, raw: &[u8]) -> Rejected {
-        let raw = &raw[..raw.len().min(MOST_RAW_BYTES)];
-        let raw = String::from_utf8_lossy(raw).into_owned();
-        Rejected { position: position.into(), reason: reason.into(), raw }
+        let raw = String::from_utf8_lossy(&raw[..raw.len().min(MOST_RAW_BYTES)]);
+        let (position, reason): (Box<str>, String) = (position.into(), reason.into());
+        Rejected { position: storable(&position).into(), reason: storable(&reason), raw: storable(&raw) }
     }
+}
+
+fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 /// How much a source may hand over at once. The first record counts even if it alone is larger.

@@ -4,7 +4,7 @@ use super::interrupt;
 use super::load::{now, pause};
 use super::process::Server;
 use crate::exit::Failure;
-use everbeat_flows::raw;
+use everbeat_flows::raw::{self, Schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -81,7 +81,19 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
+    /// Whatever becomes of the measurement, its schema does not stay, and nothing else in the database is touched.
     fn measure(&self) -> Result<FlowFigures, Failure> {
+        let Some(url) = self.postgres else { return self.measure_in(None) };
+        let name = format!("everbeat_bench_{}", Uuid::new_v4().simple());
+        let schema = self.runtime.block_on(Schema::create(url, &name)).map_err(fail)?;
+        let measured = self.measure_in(Some(&schema));
+        if let Err(error) = self.runtime.block_on(schema.remove()) {
+            eprintln!("schema {name} stays behind: {error}");
+        }
+        measured
+    }
+
+    fn measure_in(&self, schema: Option<&Schema>) -> Result<FlowFigures, Failure> {
         let orders = self.folder.join("orders.ndjson");
         let mut file = BufWriter::new(fs::File::create(&orders).map_err(fail)?);
         for id in 0..self.rows {
@@ -91,13 +103,13 @@ impl Measurement<'_> {
         let given = [("redis", &self.args.flow_redis), ("nats", &self.args.flow_nats)];
         let mut connections: serde_json::Map<String, Value> =
             given.into_iter().filter_map(|(name, url)| Some((name.to_string(), json!(url.as_ref()?)))).collect();
-        connections.extend(self.postgres.map(|url| ("database".to_string(), json!(url))));
+        connections.extend(schema.map(|schema| ("database".to_string(), json!(schema.url))));
         let settings = [("EVERBEAT_FLOWS__CONNECTIONS", Value::Object(connections).to_string())];
         let data_dir = self.folder.join("data");
         fs::create_dir(&data_dir).map_err(fail)?;
         let server = Server::start(&data_dir, &settings, None)?;
         let idle = memory(server.pid(), "VmRSS");
-        let ways = self.ways(&server, &orders);
+        let ways = self.ways(&server, &orders, schema);
         let peak = memory(server.pid(), "VmHWM");
         server.stop();
         Ok(FlowFigures {
@@ -108,19 +120,24 @@ impl Measurement<'_> {
         })
     }
 
-    fn ways(&self, server: &Server, orders: &Path) -> Result<Vec<Way>, Failure> {
+    fn ways(&self, server: &Server, orders: &Path, schema: Option<&Schema>) -> Result<Vec<Way>, Failure> {
         let file = json!({"type": "file", "path": orders});
         let mut ways = vec![self.sqlite_way(server, &file)?];
-        let Some(url) = self.postgres else { return Ok(ways) };
-        ways.push(self.postgres_way(server, url, "file to PostgreSQL", &file)?);
-        if self.args.flow_redis.is_some() {
+        let Some(schema) = schema else { return Ok(ways) };
+        ways.push(self.postgres_way(server, schema, "file to PostgreSQL", &file)?);
+        if let Some(redis) = &self.args.flow_redis {
             let stream = format!("everbeat-bench-{}", Uuid::new_v4().simple());
             // The stream is filled by a flow, too.
             let sink = json!({"type": "redis_stream", "stream_name": stream});
-            self.run(server, "fill-redis", &json!({"source": file, "sink": sink, "batch_size": BATCH}))?;
-            let source =
-                json!({"type": "redis_stream", "stream_name": stream, "consumer_group": "bench", "payload": "data"});
-            ways.push(self.postgres_way(server, url, "Redis to PostgreSQL", &source)?);
+            let filled = self.run(server, "fill-redis", &json!({"source": file, "sink": sink, "batch_size": BATCH}));
+            let way = filled.and_then(|_| {
+                let source = json!({
+                    "type": "redis_stream", "stream_name": stream, "consumer_group": "bench", "payload": "data",
+                });
+                self.postgres_way(server, schema, "Redis to PostgreSQL", &source)
+            });
+            self.runtime.block_on(raw::delete_redis_stream(redis, &stream)).map_err(fail)?;
+            ways.push(way?);
         }
         if let Some(nats) = &self.args.flow_nats {
             let stream = format!("everbeat-bench-{}", Uuid::new_v4().simple());
@@ -130,12 +147,11 @@ impl Measurement<'_> {
                 .run(server, "fill-nats", &json!({"source": file, "sink": sink, "batch_size": BATCH}))
                 .and_then(|_| {
                     let source = json!({"type": "nats_jetstream", "stream": stream, "durable": "bench"});
-                    self.postgres_way(server, url, "NATS to PostgreSQL", &source)
+                    self.postgres_way(server, schema, "NATS to PostgreSQL", &source)
                 });
             self.runtime.block_on(raw::delete_nats_stream(nats, &stream)).map_err(fail)?;
             ways.push(way?);
         }
-        self.runtime.block_on(raw::drop_postgres(url)).map_err(fail)?;
         Ok(ways)
     }
 
@@ -153,14 +169,20 @@ impl Measurement<'_> {
         Ok(way("file to SQLite", flow, [before, without("after.db")?]))
     }
 
-    fn postgres_way(&self, server: &Server, url: &str, name: &'static str, source: &Value) -> Result<Way, Failure> {
-        let without = || self.runtime.block_on(raw::postgres(url, self.rows, BATCH)).map_err(fail);
+    fn postgres_way(
+        &self,
+        server: &Server,
+        schema: &Schema,
+        name: &'static str,
+        source: &Value,
+    ) -> Result<Way, Failure> {
+        let without = || self.runtime.block_on(schema.rate(self.rows, BATCH)).map_err(fail);
         let before = without()?;
-        self.runtime.block_on(raw::clear_postgres(url)).map_err(fail)?;
+        self.runtime.block_on(schema.clear()).map_err(fail)?;
         let sink = json!({"type": "sql", "connection": "database", "table": "orders", "key": ["id"]});
         let configuration = json!({"source": source, "sink": sink, "batch_size": BATCH});
         let flow = self.run(server, &name.replace(' ', "-"), &configuration)?;
-        let held = self.runtime.block_on(raw::clear_postgres(url)).map_err(fail)?;
+        let held = self.runtime.block_on(schema.rows()).map_err(fail)?;
         if held != self.rows as i64 {
             return Err(fail(format!("{name}: {held} rows are in the sink, and not {}", self.rows)));
         }
